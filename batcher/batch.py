@@ -6,6 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from jobs.states import ErrorCode
+
 
 class Closed(StrEnum):
     """Why a batch was closed."""
@@ -69,3 +71,11 @@ class Wait:
     """Nothing to run now: ask again at ``until`` (monotonic seconds; None: when something is offered)."""
 
     until: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A span that left without being run because its time was up: ``queue_timeout`` or ``deadline_exceeded``."""
+
+    span: Span
+    code: ErrorCode

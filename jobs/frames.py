@@ -130,3 +130,10 @@ def unpack_results(buffer: bytes | memoryview) -> Iterator[tuple[ResultHeader, l
             yield _result_decoder.decode(head), parts
         except msgspec.MsgspecError as error:
             raise Undecodable(f"result header: {error}") from error
+
+
+def payload_size(frame: bytes | memoryview) -> int:
+    """Bytes of the parts of a frame that stands alone, without looking at them."""
+    (head,) = _U32.unpack_from(frame, 4)
+    (parts,) = _U32.unpack_from(frame, 8 + head)
+    return len(frame) - 12 - head - 4 * parts

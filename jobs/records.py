@@ -83,6 +83,7 @@ class NewChunk:
     attempts: int = 0  # charged tries of these items so far
     parent: int | None = None
     not_before: datetime | None = None
+    ids: tuple[str, ...] | None = None  # item ids, needed only with a BlobRef (a frame has its own); children inherit
 
     @property
     def count(self) -> int:
@@ -113,6 +114,7 @@ class NewJob:
     idempotency_key: str | None = None
     fingerprint: bytes | None = None  # of the parsed request; compared on replay
     traceparent: str | None = None
+    publish_now: bool = True  # published right after its commit (publish_at = now + lease); False: the relay's (now)
 
     @property
     def total(self) -> int:

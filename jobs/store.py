@@ -8,7 +8,7 @@ Times are compared by the store's own clock (`Store.now`): the database's, or th
 has none of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -100,9 +100,10 @@ class Transaction(Protocol):
     def hand_back(self, refs: Sequence[ChunkRef]) -> int:
         """running -> queued at this fence, fence + 1, uncharged, due at once. Gives how many."""
 
-    def take_due(self, limit: int, lease: timedelta) -> list[ChunkMessage]:
+    def take_due(self, limit: int, lease: timedelta, skip: Collection[tuple[str, str]] = ()) -> list[ChunkMessage]:
         """Queued chunks due for publishing (publish_at and not_before past; not paused, not stopped), oldest first;
-        moves their publish_at on by the lease."""
+        moves their publish_at on by the lease. ``skip`` names (tenant, model) pairs whose window is full: their
+        chunks stay as they are."""
 
     def republish_all(self) -> int:
         """Makes every queued chunk due now (the stream is new or was wiped)."""
@@ -133,6 +134,9 @@ class Transaction(Protocol):
 
     def add_key(self, key: ApiKey, digest: bytes) -> None:
         """`digest` is the SHA-256 of the secret; the secret itself is never stored."""
+
+    def keep_bad_record(self, topic: str, partition: int, offset: int, reason: str, value: bytes) -> None:
+        """A stream record that could not be decoded: kept for the operator, and passed."""
 
     def savepoint(self) -> AbstractContextManager[None]:
         """An exception inside undoes what was done inside and goes on; the transaction stays usable."""

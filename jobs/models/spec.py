@@ -1,7 +1,7 @@
 """A model version as declared in ``model.yaml`` (schema 1): frozen values, no files, no parsing (see reader.py)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ FLOATING = frozenset({"FP16", "BF16", "FP32", "FP64"})
 DATATYPES = FLOATING | {
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "BYTES",
 }  # fmt: skip
+UNBOUNDED = 2**31 - 1
+"""Maximum of an axis that names none."""
 ENGINES = ("onnxruntime", "python", "tensorrt", "openvino", "remote")
 
 
@@ -77,6 +79,12 @@ class ModelSpec:
     @property
     def key(self) -> tuple[str, str]:
         return (self.name, self.version)
+
+    def with_tensors(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> "ModelSpec":
+        """The same with its tensors as the artifact was found to have them; axes not declared may have any length."""
+        named = {dim for tensor in (*inputs, *outputs) for dim in tensor.shape if isinstance(dim, str)}
+        axes = {**{name: Axis(1, UNBOUNDED) for name in sorted(named)}, **self.axes}
+        return replace(self, inputs=tuple(inputs), outputs=tuple(outputs), axes=axes)
 
     @property
     def version_folder(self) -> Path:

@@ -1,0 +1,29 @@
+"""The log of the local stack: stderr, one line an event."""
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+NEWLINE = " ⏎ "
+
+
+class OneLine(logging.Formatter):
+    """``2026-11-30T17:00:00.123Z WARNING batchyard.engine: …``; a traceback is folded into its line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        text = f"{at} {record.levelname} {record.name}: {record.getMessage()}"
+        if record.exc_info:
+            text += f"\n{self.formatException(record.exc_info)}"
+        return text.replace("\r", "").replace("\n", NEWLINE)
+
+
+def configure(level: str) -> None:
+    """For the process that runs the stack; other libraries speak from warning on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for library in ("alembic", "sqlalchemy", "asyncio", "uvicorn"):
+        logging.getLogger(library).setLevel(max(root.level, logging.WARNING))
