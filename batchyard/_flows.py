@@ -1,6 +1,7 @@
 """Everything the client does, once for both kinds of client: generators that yield effects (see _wire.py)."""
 
 import json
+import math
 import random
 import time
 import uuid
@@ -119,14 +120,14 @@ class Flows(Generic[J]):
         headers = [("Content-Type", "application/json"), ("Idempotency-Key", _quoted(key))]
         patience = 0.0
         if wait is not None and wait > 0:
-            patience = min(wait, 60)
-            headers.append(("Prefer", f"wait={patience:g}"))
+            patience = min(math.ceil(wait), 60)
+            headers.append(("Prefer", f"wait={patience}"))
         request = Request("POST", "/v1/jobs", headers=tuple(headers), content=content, patience=patience)
         response = yield from self._send(request)
         return self.bind(response.json())
 
     def get(self, job: str, wait: float = 0) -> Flow[J]:
-        params = (("wait", f"{wait:g}"),) if wait else ()
+        params = (("wait", f"{math.ceil(wait * 1000) / 1000:g}"),) if wait else ()
         response = yield from self._send(Request("GET", _path(job), params=params, patience=wait))
         return self.bind(response.json())
 
@@ -136,18 +137,14 @@ class Flows(Generic[J]):
         while True:
             poll: float = 0 if at_once else WATCHED_POLL if on_progress else LONG_POLL
             if until is not None:
-                poll = min(poll, max(0, int(until - self.clock())))
+                poll = max(0.0, min(poll, until - self.clock()))
             current = yield from self.get(job, poll)
             if on_progress is not None:
                 on_progress(current)
             if current.final:
                 return current
-            if until is not None:
-                left = until - self.clock()
-                if left <= 0:
-                    raise WaitTimeout(current, timeout or 0)
-                if left < 1:
-                    yield Sleep(min(left, 0.1))
+            if until is not None and self.clock() >= until:
+                raise WaitTimeout(current, timeout or 0)
             at_once = False
 
     def cancel(self, job: str) -> Flow[J]:

@@ -86,7 +86,7 @@ def pack(header: msgspec.Struct, parts: Sequence[bytes | memoryview]) -> bytes:
     return b"".join((MAGIC, _U32.pack(len(head)), head, _U32.pack(len(parts)), lengths, *parts))
 
 
-def split(buffer: bytes | memoryview, offset: int = 0) -> tuple[memoryview, list[memoryview], int]:
+def split(buffer: bytes | bytearray | memoryview, offset: int = 0) -> tuple[memoryview, list[memoryview], int]:
     """The header's bytes, the parts and the offset behind the frame at ``offset``; Undecodable if it is none."""
     view = memoryview(buffer)
     try:

@@ -72,7 +72,9 @@ def _shape(node: Node, axes: Mapping[str, Axis]) -> tuple[int | str, ...]:
     for entry in entries(node):
         if isinstance(entry.value, str):
             if entry.value not in axes:
-                raise WrongValue(f"names axis {entry.value!r}; declare it: `axes: {{{entry.value}: {{min: 1, max: …}}}}`")
+                raise WrongValue(
+                    f"names axis {entry.value!r}; declare it: `axes: {{{entry.value}: {{min: 1, max: …}}}}`"
+                )
             shape.append(entry.value)
         elif entry.value == -1:
             raise WrongValue("has -1; give the dimension a name and declare it under `axes`")

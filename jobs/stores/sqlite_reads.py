@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, func, literal, select, tuple_
 
 from jobs import frames
 from jobs.errors import Refused
@@ -14,7 +14,7 @@ from jobs.store import Backlog, JobFilter, JobPage, ResultChunk, WorkerRow
 from jobs.stores.cursor import Cursor
 from jobs.stores.sqlite_connection import driver_connection
 from jobs.stores.sqlite_rows import JOB_JSON, job_of, json_text, ranges_of
-from jobs.stores.tables import api_keys, chunks, jobs, workers
+from jobs.stores.tables import UtcTime, api_keys, chunks, jobs, workers
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def list_jobs(connection: Connection, tenant: str, where: JobFilter, after: str 
         last = Cursor.parse(after)
         if last is None:
             raise Refused("after: not a cursor that a list of jobs gave; leave it out to start at the newest job")
-        conditions.append(tuple_(jobs.c.created_at, jobs.c.id) < tuple_(last.created_at, last.job))
+        conditions.append(tuple_(jobs.c.created_at, jobs.c.id) < tuple_(literal(last.created_at, UtcTime()), last.job))
     page = connection.execute(
         select(jobs.c.id, jobs.c.created_at)
         .where(*conditions)

@@ -268,10 +268,10 @@ def test_wait_gives_up_in_time_and_names_the_job() -> None:
         return answer
 
     with pytest.raises(WaitTimeout, match=r"job_1 is running after 5.5 s \(4 of 10 items done\)") as caught:
-        play.run(play.flows.wait("job_1", 5.5, None), [after(5)] + [after(0)] * 6)
+        play.run(play.flows.wait("job_1", 5.5, None), [after(5.2), after(0.3)])
     assert caught.value.job.id == "job_1"
     assert play.clock.now == pytest.approx(5.5)
-    assert play.paths()[0] == "/v1/jobs/job_1?wait=5"
+    assert play.paths() == ["/v1/jobs/job_1?wait=5.5", "/v1/jobs/job_1?wait=0.3"]
 
 
 def test_cancel_whose_first_answer_was_lost_is_still_a_cancel() -> None:

@@ -1,0 +1,101 @@
+"""Blobs as files in one folder, with links that the API itself serves."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+from jobs.clock import Clock, system_clock, to_micros
+from jobs.errors import Gone, NotFound, Refused
+from jobs.records import BlobRef
+
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*(/[A-Za-z0-9_][A-Za-z0-9_.=-]*)*\Z")
+_MAC_BYTES = 32
+
+
+class DirectoryBlobs:
+    """`secret` signs links; who holds a link can read that one blob until it expires."""
+
+    def __init__(self, folder: Path, secret: bytes, clock: Clock = system_clock) -> None:
+        self._folder = folder
+        self._secret = secret
+        self._clock = clock
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, key: str, data: bytes) -> BlobRef:
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".put-")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        self._sync(path.parent)
+        return BlobRef(key, len(data), hashlib.sha256(data).hexdigest())
+
+    def _sync(self, folder: Path) -> None:
+        """Makes new names durable: of the file, and of every folder down to it."""
+        while True:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if folder == self._folder:
+                return
+            folder = folder.parent
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        try:
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise NotFound(f"no blob {key!r}") from error
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(start)
+            return file.read(-1 if stop is None else max(0, stop - start))
+
+    def delete(self, key: str) -> None:
+        self._path(key).unlink(missing_ok=True)
+
+    def keys(self, prefix: str) -> list[str]:
+        found = (path.relative_to(self._folder).as_posix() for path in self._folder.rglob("*") if path.is_file())
+        return sorted(key for key in found if key.startswith(prefix) and _KEY.match(key))
+
+    def _path(self, key: str) -> Path:
+        if not _KEY.match(key):
+            raise Refused(f"blob key {key!r} is not one that this store makes")
+        return self._folder / key
+
+    def sign(self, key: str, expires_in: timedelta) -> str:
+        self._path(key)
+        until = to_micros(self._clock() + expires_in)
+        text = f"{until} {key}".encode()
+        token = base64.urlsafe_b64encode(self._mac(text) + text).decode().rstrip("=")
+        return f"/v1/blobs/{token}"
+
+    def verify(self, token: str) -> str:
+        """The key that a link's token names; NotFound for one that this store did not sign, Gone once it expired."""
+        try:
+            raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        except (ValueError, binascii.Error) as error:
+            raise NotFound("no such link") from error
+        mac, text = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(text)):
+            raise NotFound("no such link")
+        until, _, key = text.decode().partition(" ")
+        if int(until) <= to_micros(self._clock()):
+            raise Gone("this link has expired; read the results again for a fresh one")
+        return key
+
+    def _mac(self, text: bytes) -> bytes:
+        return hmac.digest(self._secret, text, "sha256")

@@ -1,0 +1,213 @@
+"""Items of a tensor model: JSON -> canonical rows.
+
+Fast path: a typed decoder made once per model version, many items in one go. Whatever it does not take (nested rows,
+"NaN", an error) goes item by item through `values.read`, which accepts what is allowed and finds what is not.
+"""
+
+import keyword
+import struct
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from jobs.errors import Finding
+from jobs.frames import Column
+from jobs.models.spec import Axis, Tensor
+from jobs.tensors import values
+from jobs.tensors.datatypes import INTEGERS, numpy_dtype
+from jobs.tensors.values import Wrong
+
+MOST_FINDINGS = 100
+_PACK = {"FP32": "f", "FP64": "d"}
+
+Raw = msgspec.Raw | bytes | memoryview
+
+
+class DecodedItems:
+    """Inputs of some items in canonical form; parts of any run of them can be had without decoding again."""
+
+    def __init__(
+        self, inputs: Sequence[Tensor], shapes: Sequence[tuple[tuple[int, ...], ...]], data: list[bytes]
+    ) -> None:
+        """`data` has one value a column: the rows of all items, one after another. `shapes[item][column]`."""
+        self._shapes = shapes
+        self._data = [memoryview(column) for column in data]
+        uniform = not shapes or all(shape == shapes[0] for shape in shapes)
+        # BYTES rows differ in size, so their slices are known item by item only.
+        fixed = uniform and all(tensor.datatype != "BYTES" for tensor in inputs)
+        self.kind = "rows" if fixed else "ragged"
+        rows = shapes[0] if fixed and shapes else tuple(tensor.wire_shape for tensor in inputs)
+        self.columns = tuple(
+            Column(tensor.name, tensor.datatype, tuple(shape)) for tensor, shape in zip(inputs, rows, strict=True)
+        )
+        self._sizes: list[list[int]] | None = None
+
+    def with_sizes(self, sizes: list[list[int]]) -> "DecodedItems":
+        """`sizes[column][item]` in bytes: needed where rows differ."""
+        self._sizes = sizes
+        self._ends = [[0, *accumulate(column)] for column in sizes]
+        return self
+
+    def sizes(self) -> Sequence[int]:
+        if self._sizes is not None:
+            return [sum(item) for item in zip(*self._sizes, strict=True)]
+        count = len(self._shapes)
+        return [sum(len(column) // count for column in self._data)] * count
+
+    def parts(self, start: int, stop: int) -> Sequence[bytes | memoryview]:
+        if self.kind == "rows":
+            count = len(self._shapes)
+            return [c[len(c) // count * start : len(c) // count * stop] for c in self._data]
+        return [
+            column[ends[item] : ends[item + 1]]
+            for item in range(start, stop)
+            for column, ends in zip(self._data, self._ends, strict=True)
+        ]
+
+    def shapes(self, start: int, stop: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        return () if self.kind == "rows" else tuple(self._shapes[start:stop])
+
+
+class ItemsDecoder:
+    """Made once per model version; thread-safe."""
+
+    def __init__(self, inputs: Sequence[Tensor], axes: Mapping[str, Axis]) -> None:
+        self._inputs = tuple(inputs)
+        self._axes = axes
+        self._names = {tensor.name for tensor in inputs}
+        self._fast = _typed_decoder(self._inputs)
+
+    def decode(self, items: Sequence[Raw]) -> DecodedItems | list[Finding]:
+        """`items` are JSON objects, one an item: ``{"x": […]}``. Findings point into the item (``/x/3``)."""
+        if self._fast is not None:
+            decoded = self._decode_fast(items, self._fast)
+            if decoded is not None:
+                return decoded
+        return self._decode_slow(items)
+
+    def _decode_fast(self, items: Sequence[Raw], decoder: msgspec.json.Decoder[Any]) -> DecodedItems | None:
+        try:
+            rows = decoder.decode(b"".join((b"[", b",".join(items), b"]")))
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            return None
+        if len(rows) != len(items):
+            return None  # a comma in an item that is no JSON by itself
+        data: list[bytes] = []
+        columns: list[list[list[Any]]] = [[getattr(row, f"f{at}") for row in rows] for at in range(len(self._inputs))]
+        lengths = [[len(value) for value in column] for column in columns]
+        for tensor, column, sizes in zip(self._inputs, columns, lengths, strict=True):
+            if not self._lengths_fit(tensor, sizes):
+                return None
+            packed = _pack_fast(tensor.datatype, column, sum(sizes))
+            if packed is None:
+                return None
+            data.append(packed)
+        if not self._axes_agree(lengths):
+            return None
+        shapes = [tuple((size,) for size in sizes) for sizes in zip(*lengths, strict=True)]
+        decoded = DecodedItems(self._inputs, shapes, data)
+        if decoded.kind == "ragged":
+            widths = [numpy_dtype(tensor.datatype).itemsize for tensor in self._inputs]
+            decoded.with_sizes([[n * width for n in sizes] for sizes, width in zip(lengths, widths, strict=True)])
+        return decoded
+
+    def _lengths_fit(self, tensor: Tensor, sizes: list[int]) -> bool:
+        dim = tensor.shape[0]
+        if isinstance(dim, int):
+            return all(size == dim for size in sizes)
+        axis = self._axes.get(dim)
+        return axis is None or all(axis.min <= size <= axis.max for size in sizes)
+
+    def _axes_agree(self, lengths: list[list[int]]) -> bool:
+        seen: dict[str, list[int]] = {}
+        for tensor, sizes in zip(self._inputs, lengths, strict=True):
+            dim = tensor.shape[0]
+            if isinstance(dim, str) and seen.setdefault(dim, sizes) != sizes:
+                return False
+        return True
+
+    # -- item by item
+
+    def _decode_slow(self, items: Sequence[Raw]) -> DecodedItems | list[Finding]:
+        findings: list[Finding] = []
+        shapes: list[tuple[tuple[int, ...], ...]] = []
+        columns: list[list[bytes]] = [[] for _ in self._inputs]
+        for index, raw in enumerate(items):
+            read = self._item(raw, index, findings)
+            if len(findings) >= MOST_FINDINGS:
+                break
+            if read is not None:
+                shapes.append(tuple(shape for shape, _ in read))
+                for column, (_, packed) in zip(columns, read, strict=True):
+                    column.append(packed)
+        if findings:
+            return findings[:MOST_FINDINGS]
+        decoded = DecodedItems(self._inputs, shapes, [b"".join(column) for column in columns])
+        return decoded.with_sizes([[len(packed) for packed in column] for column in columns])
+
+    def _item(self, raw: Raw, index: int, findings: list[Finding]) -> list[tuple[tuple[int, ...], bytes]] | None:
+        try:
+            item = msgspec.json.decode(raw)
+        except RecursionError:
+            findings.append(Finding("", "too_deep", "nested too deeply", index))
+            return None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            findings.append(Finding("", "json", str(error).replace("`", ""), index))
+            return None
+        if not isinstance(item, dict):
+            findings.append(Finding("", "type", f"expected an object with {self._known()}", index))
+            return None
+        before = len(findings)
+        for name in item:
+            if name not in self._names:
+                pointer = "/" + name[:128].replace("~", "~0").replace("/", "~1")
+                findings.append(Finding(pointer, "unknown", f"no input of this model; it takes {self._known()}", index))
+        read: list[tuple[tuple[int, ...], bytes]] = []
+        lengths: dict[str, tuple[int, str]] = {}
+        for tensor in self._inputs:
+            if tensor.name not in item:
+                findings.append(Finding(f"/{tensor.name}", "missing", f"{tensor.name} is missing", index))
+                continue
+            try:
+                shape, packed = values.read(item[tensor.name], tensor, self._axes)
+                _agree(tensor, shape, lengths)
+                read.append((shape, packed))
+            except Wrong as wrong:
+                pointer = "/".join(("", tensor.name, *map(str, wrong.path)))
+                findings.append(Finding(pointer, wrong.code, wrong.detail, index))
+        return read if len(findings) == before else None
+
+    def _known(self) -> str:
+        return ", ".join(tensor.name for tensor in self._inputs)
+
+
+def _agree(tensor: Tensor, shape: tuple[int, ...], lengths: dict[str, tuple[int, str]]) -> None:
+    for dim, given in zip(tensor.shape, shape, strict=True):
+        if isinstance(dim, str):
+            length, other = lengths.setdefault(dim, (given, tensor.name))
+            if length != given:
+                raise Wrong("shape", f"axis {dim} is {given} long here and {length} in {other}")
+
+
+def _typed_decoder(inputs: Sequence[Tensor]) -> msgspec.json.Decoder[Any] | None:
+    """For models whose inputs are all vectors of numbers; None for the others."""
+    if not inputs or any(len(t.shape) != 1 or (t.datatype not in _PACK and t.datatype not in INTEGERS) for t in inputs):
+        return None
+    fields = [(f"f{at}", list[float] if tensor.datatype in _PACK else list[int]) for at, tensor in enumerate(inputs)]
+    names = {f"f{at}": tensor.name for at, tensor in enumerate(inputs)}
+    assert not any(keyword.iskeyword(name) for name, _ in fields)
+    row = msgspec.defstruct("Row", fields, rename=names, forbid_unknown_fields=True, frozen=True, gc=False)
+    return msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
+
+
+def _pack_fast(datatype: str, column: list[list[Any]], total: int) -> bytes | None:
+    flat = column[0] if len(column) == 1 else chain.from_iterable(column)
+    try:
+        if datatype in _PACK:
+            return struct.pack(f"<{total}{_PACK[datatype]}", *flat)  # refuses what would overflow
+        return np.array(list(flat), dtype=numpy_dtype(datatype)).tobytes()
+    except (OverflowError, struct.error):
+        return None
