@@ -39,9 +39,8 @@ def _unknown(catalog: Catalog, name: str, version: str | None) -> str:
     known = models.get(name)
     if known is not None:
         versions = ", ".join(sorted(known.versions))
-        return (
-            f"Model {name} has no version {known.default_version if version is None else version}. Known: {versions}."
-        )
+        asked = known.default_version if version is None else version[:80]
+        return f"Model {name} has no version {asked}. Known: {versions}."
     names = ", ".join(sorted(models)[:50]) or "none at all"
     return f"There is no model {name[:80]!r}. Known: {names}."
 

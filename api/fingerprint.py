@@ -20,7 +20,7 @@ def of(body: bytes) -> bytes:
 
 
 def key(header: bytes) -> str:
-    """The key of an Idempotency-Key header, quoted (a structured-field string) or bare. ValueError says what is wrong."""
+    """The key of an Idempotency-Key header, quoted (a structured-field string) or bare. ValueError: it is none."""
     text = header.decode("latin-1").strip()
     if len(text) >= 2 and text[0] == text[-1] == '"':
         text = text[1:-1].replace('\\"', '"').replace("\\\\", "\\")

@@ -1,10 +1,11 @@
-"""The two hot routes, submit and read, as functions of plain values: the thin path and the routes call the same ones."""
+"""The two hot routes, submit and read, as functions of plain values: the thin path and the routes call the same."""
 
 import asyncio
 import re
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
@@ -175,8 +176,8 @@ class Jobs:
     async def _discard(self, draft: Draft) -> None:
         """The job was not written: neither shall its blobs stay."""
         keys = [chunk.payload.key for chunk in draft.job.chunks if isinstance(chunk.payload, BlobRef)]
-        if keys:
-            await self._in_pool(lambda: [self._services.blobs.delete(key) for key in keys])
+        for key in keys:
+            await self._in_pool(partial(self._services.blobs.delete, key))
 
     async def _in_pool(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._decoders, work)

@@ -6,7 +6,8 @@ from datetime import datetime
 
 import msgspec
 
-from api import checks, decoding, envelope, fingerprint, payloads, problems
+from api import checks, envelope, fingerprint, payloads, problems
+from api.decoding import InputsDecoder
 from api.envelope import Envelope, Item, Parsed, Timeouts
 from api.problems import Problem
 from jobs.clock import Clock
@@ -43,6 +44,7 @@ class Builder:
         self._catalog = catalog
         self._settings = settings
         self._clock = clock
+        self._inputs = InputsDecoder()
 
     def build(self, request: Request) -> Draft:
         """The job of a request; Problem (400, 413, 503) with all findings."""
@@ -64,9 +66,10 @@ class Builder:
         attempts = checks.attempts(asked, version.spec.max_attempts if version else 1, findings)
         items = _items(parsed)
         shared = self._shared(asked, items, version, findings)
-        inputs = decoding.inputs(version, items, asked, findings)
+        single = parsed.items is None
+        inputs = self._inputs.decode(version, items, asked.input if single else asked.items, single, findings)
         if findings:
-            raise problems.invalid(findings, len(items) if len(asked.items) else None)
+            raise problems.invalid(findings, len(items) or None)
         assert version is not None
         if inputs is None:
             raise Problem("unavailable", f"Model {asked.model} has not been loaded yet; nothing was written.")
@@ -81,7 +84,7 @@ class Builder:
             model=version.spec.name,
             version=version.spec.version,
             priority=asked.priority or Priority.NORMAL,
-            single=len(asked.input) > 0,
+            single=single,
             chunks=chunks,
             created_at=now,
             run_timeout=run or version.spec.run_timeout,
@@ -136,7 +139,10 @@ def _chunks(
     chunks: list[NewChunk] = []
     large: list[int] = []
     for seq, piece in enumerate(payloads.cut(inputs, shared, max_size, max_bytes)):
+        ids = None
         if piece.stop - piece.start == 1 and len(piece.frame) > max_bytes:
             large.append(seq)
-        chunks.append(NewChunk(seq, ((piece.start, piece.stop),), piece.frame, not_before=not_before))
+            ids = None if shared.ids is None else shared.ids[piece.start : piece.stop]
+        items = ((piece.start, piece.stop),)
+        chunks.append(NewChunk(seq, items, piece.frame, not_before=not_before, ids=ids))
     return tuple(chunks), tuple(large)

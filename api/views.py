@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from api.timestamps import show, show_or_none
-from jobs.records import Job
+from jobs.records import Counts, Job
 
 NULL = Raw(b"null")
 
@@ -62,13 +62,24 @@ class JobView(msgspec.Struct):
 _encoder = msgspec.json.Encoder()
 
 
+def counts_view(counts: Counts) -> CountsView:
+    return CountsView(
+        counts.total,
+        counts.queued,
+        counts.running,
+        counts.succeeded,
+        counts.failed,
+        counts.cancelled,
+        counts.expired,
+    )
+
+
 def path_of(job_id: str) -> str:
     return f"/v1/jobs/{job_id}"
 
 
 def job_view(job: Job, output: bytes | None = None, error: bytes | None = None) -> JobView:
     """``output`` and ``error`` are JSON: those of the one item of a job in the `input` form."""
-    counts = job.counts
     usage = job.usage
     path = f"/v1/jobs/{job.id}"
     if error is None and job.error is not None:
@@ -81,15 +92,7 @@ def job_view(job: Job, output: bytes | None = None, error: bytes | None = None) 
         job.state,
         job.paused,
         job.priority,
-        CountsView(
-            counts.total,
-            counts.queued,
-            counts.running,
-            counts.succeeded,
-            counts.failed,
-            counts.cancelled,
-            counts.expired,
-        ),
+        counts_view(job.counts),
         job.sealed,
         show(job.created_at),
         show_or_none(job.started_at),

@@ -15,7 +15,7 @@ Arrays = dict[str, NDArray[np.generic]]
 class TensorInfo:
     name: str
     datatype: str  # Open Inference Protocol V2 name
-    shape: tuple[int, ...]  # without the batch dimension, -1 = variable
+    shape: tuple[int | str, ...]  # without the batch dimension; a name = variable, the same name = the same length
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Protocol
 from workers.channel import Channel
 from workers.child_output import pump
 from workers.isolation import RestartPause
-from workers.wire import Done, Loaded, LoadFailed, Run, Start, Started, Stop
+from workers.wire import Done, FromChild, Loaded, LoadFailed, Run, Start, Started, Stop
 
 log = logging.getLogger("batchyard.engine")
 
@@ -75,7 +75,7 @@ class EngineProcess:
         self._pause = RestartPause()
         self._lock = threading.Lock()  # guards the three below against kill and send from other threads
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
+        self._channel: Channel[FromChild] | None = None
         self._generation = 0
         self._send_lock = threading.Lock()
         self._load_by: float | None = None
@@ -185,7 +185,7 @@ class EngineProcess:
         log.warning("%s: the engine process is gone: %s%s", self.name, ending, " (cut)" if self._overran else "")
         return self._pause.died_in_service() if had_work else self._pause.died_idle()
 
-    def _spawn(self) -> Channel:
+    def _spawn(self) -> Channel[FromChild]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             process = subprocess.Popen(
@@ -212,7 +212,7 @@ class EngineProcess:
             self._load_by = self._monotonic() + self._load_timeout
         return channel
 
-    def _load(self, channel: Channel) -> str | None:
+    def _load(self, channel: Channel[FromChild]) -> str | None:
         """None: it is loaded. Else what went wrong; "" when it simply ended."""
         try:
             with self._send_lock:
@@ -230,7 +230,7 @@ class EngineProcess:
             return None
         return message.error if isinstance(message, LoadFailed) else f"unexpected {type(message).__name__}"
 
-    def _serve(self, channel: Channel) -> None:
+    def _serve(self, channel: Channel[FromChild]) -> None:
         """Until the pipe ends."""
         while True:
             try:
@@ -247,7 +247,7 @@ class EngineProcess:
             elif isinstance(message, Started):
                 self._listener.started(message.id, message.stage)
 
-    def _end(self, channel: Channel) -> str:
+    def _end(self, channel: Channel[FromChild]) -> str:
         """Makes sure that the process is gone; says how it ended."""
         with self._lock:
             process, self._channel = self._process, None

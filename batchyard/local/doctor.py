@@ -17,6 +17,8 @@ from batchyard.client import Client
 from batchyard.errors import BatchyardError
 from batchyard.local.data import owner
 from batchyard.target import read_env
+from jobs.errors import ModelError
+from jobs.models.repository import read_repository
 
 PACKAGES = (
     "fastapi",
@@ -153,7 +155,11 @@ def repository(models: Path | None) -> Iterator[Finding]:
     if not models.is_dir():
         yield Finding("models", False, f"{models} is no folder", "give the model repository with --models")
         return
-    found = read_repository(models)
+    try:
+        found = read_repository(models)
+    except ModelError as error:
+        yield Finding("models", False, str(error), "give the model repository with --models")
+        return
     for where, error in found.errors:
         yield Finding(f"model {where}", False, error, "mend it; `batchyard models run NAME` tries it out")
     yield Finding("models", True, f"{len(found.versions)} versions can be read in {models}")

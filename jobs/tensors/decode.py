@@ -4,7 +4,6 @@ Fast path: a typed decoder made once per model version, many items in one go. Wh
 "NaN", an error) goes item by item through `values.read`, which accepts what is allowed and finds what is not.
 """
 
-import keyword
 import struct
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
@@ -79,6 +78,8 @@ class ItemsDecoder:
         self._axes = axes
         self._names = {tensor.name for tensor in inputs}
         self._fast = _typed_decoder(self._inputs)
+        # Masks last: one that is left out gets its lengths from what it masks.
+        self._order = sorted(range(len(self._inputs)), key=lambda at: self._inputs[at].mask_for is not None)
 
     def decode(self, items: Sequence[Raw]) -> DecodedItems | list[Finding]:
         """`items` are JSON objects, one an item: ``{"x": […]}``. Findings point into the item (``/x/3``)."""
@@ -97,6 +98,8 @@ class ItemsDecoder:
             return None  # a comma in an item that is no JSON by itself
         data: list[bytes] = []
         columns: list[list[list[Any]]] = [[getattr(row, f"f{at}") for row in rows] for at in range(len(self._inputs))]
+        if any(None in column for column in columns):
+            return None  # a mask was left out, which the slow path makes up
         lengths = [[len(value) for value in column] for column in columns]
         for tensor, column, sizes in zip(self._inputs, columns, lengths, strict=True):
             if not self._lengths_fit(tensor, sizes):
@@ -165,20 +168,25 @@ class ItemsDecoder:
             if name not in self._names:
                 pointer = "/" + name[:128].replace("~", "~0").replace("/", "~1")
                 findings.append(Finding(pointer, "unknown", f"no input of this model; it takes {self._known()}", index))
-        read: list[tuple[tuple[int, ...], bytes]] = []
+        read: dict[int, tuple[tuple[int, ...], bytes]] = {}
         lengths: dict[str, tuple[int, str]] = {}
-        for tensor in self._inputs:
+        for at in self._order:
+            tensor = self._inputs[at]
             if tensor.name not in item:
+                made = _mask(tensor, lengths)
+                if made is not None:
+                    read[at] = made
+                    continue
                 findings.append(Finding(f"/{tensor.name}", "missing", f"{tensor.name} is missing", index))
                 continue
             try:
                 shape, packed = values.read(item[tensor.name], tensor, self._axes)
                 _agree(tensor, shape, lengths)
-                read.append((shape, packed))
+                read[at] = (shape, packed)
             except Wrong as wrong:
                 pointer = "/".join(("", tensor.name, *map(str, wrong.path)))
                 findings.append(Finding(pointer, wrong.code, wrong.detail, index))
-        return read if len(findings) == before else None
+        return [read[at] for at in range(len(self._inputs))] if len(findings) == before else None
 
     def _known(self) -> str:
         return ", ".join(tensor.name for tensor in self._inputs)
@@ -192,14 +200,21 @@ def _agree(tensor: Tensor, shape: tuple[int, ...], lengths: dict[str, tuple[int,
                 raise Wrong("shape", f"axis {dim} is {given} long here and {length} in {other}")
 
 
+def _mask(tensor: Tensor, lengths: Mapping[str, tuple[int, str]]) -> tuple[tuple[int, ...], bytes] | None:
+    """A mask that was left out: ones, as long as what it masks. None where that cannot be told."""
+    if tensor.mask_for is None or any(isinstance(dim, str) and dim not in lengths for dim in tensor.shape):
+        return None
+    shape = tuple(lengths[dim][0] if isinstance(dim, str) else dim for dim in tensor.shape)
+    return shape, np.ones(shape, dtype=numpy_dtype(tensor.datatype)).tobytes()
+
+
 def _typed_decoder(inputs: Sequence[Tensor]) -> msgspec.json.Decoder[Any] | None:
     """For models whose inputs are all vectors of numbers; None for the others."""
     if not inputs or any(len(t.shape) != 1 or (t.datatype not in _PACK and t.datatype not in INTEGERS) for t in inputs):
         return None
     fields = [(f"f{at}", list[float] if tensor.datatype in _PACK else list[int]) for at, tensor in enumerate(inputs)]
     names = {f"f{at}": tensor.name for at, tensor in enumerate(inputs)}
-    assert not any(keyword.iskeyword(name) for name, _ in fields)
-    row = msgspec.defstruct("Row", fields, rename=names, forbid_unknown_fields=True, frozen=True, gc=False)
+    row = msgspec.defstruct("Row", fields, rename=names, forbid_unknown_fields=True, kw_only=True, frozen=True)
     return msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
 
 

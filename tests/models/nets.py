@@ -113,3 +113,30 @@ class _Graph:
         onnx.checker.check_model(model)
         text: bytes = model.SerializeToString(deterministic=True)
         return text
+
+
+def masked_mean() -> bytes:
+    """Inputs ``x`` and ``mask`` FP32 [batch, length]; outputs ``y`` [batch, 1], the mean of x where mask is 1, and
+    ``centred`` [batch, length], x less that mean."""
+    nodes = [
+        helper.make_node("Mul", ["x", "mask"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "axis"], ["total"], keepdims=1),
+        helper.make_node("ReduceSum", ["mask", "axis"], ["count"], keepdims=1),
+        helper.make_node("Div", ["total", "count"], ["y"]),
+        helper.make_node("Sub", ["x", "y"], ["centred"]),
+    ]
+    vector: list[str | int | None] = [BATCH, "length"]
+    graph = helper.make_graph(
+        nodes,
+        "masked_mean",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, vector) for name in ("x", "mask")],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, [BATCH, 1]),
+            helper.make_tensor_value_info("centred", TensorProto.FLOAT, vector),
+        ],
+        [numpy_helper.from_array(np.array([1], np.int64), "axis")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    onnx.checker.check_model(model)
+    text: bytes = model.SerializeToString(deterministic=True)
+    return text

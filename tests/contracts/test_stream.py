@@ -1,0 +1,172 @@
+"""Contract of every stream: order, positions, pauses, commits, redelivery, members."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from jobs.stream import Consumer, Record, Stream
+from jobs.streams.memory import MemoryStream
+
+ADAPTERS: dict[str, Callable[[], Stream]] = {"memory": MemoryStream}
+
+
+@pytest.fixture(params=sorted(ADAPTERS))
+def stream(request: pytest.FixtureRequest) -> Iterator[Stream]:
+    made = ADAPTERS[request.param]()
+    yield made
+    made.close()
+
+
+def read(consumer: Consumer, count: int) -> list[Record]:
+    """`count` records, or fewer when no more come."""
+    records: list[Record] = []
+    while len(records) < count:
+        got = consumer.poll(1.0, count - len(records))
+        if not got:
+            break
+        records += got
+    return records
+
+
+def nothing(consumer: Consumer) -> bool:
+    return not consumer.poll(0.0, 10)
+
+
+def values(count: int, prefix: str = "") -> list[bytes]:
+    return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+def ends(records: Sequence[Record]) -> dict[int, int]:
+    return {record.partition: record.offset + 1 for record in records}
+
+
+def test_every_record_once_and_in_order_within_its_partition(stream: Stream) -> None:
+    consumer = stream.consumer("p")
+    stream.publish("p", values(50))
+    records = read(consumer, 50)
+    assert sorted(record.value for record in records) == sorted(values(50))
+    for partition in consumer.assignment():
+        mine = [record for record in records if record.partition == partition]
+        assert [record.offset for record in mine] == list(range(len(mine)))
+        assert mine == sorted(mine, key=lambda record: int(record.value))
+    assert nothing(consumer)
+
+
+def test_pools_do_not_mix(stream: Stream) -> None:
+    one, other = stream.consumer("one"), stream.consumer("other")
+    stream.publish("one", [b"x"])
+    assert nothing(other)
+    assert [record.value for record in read(one, 1)] == [b"x"]
+
+
+def test_what_was_published_before_the_first_consumer_is_read(stream: Stream) -> None:
+    stream.publish("p", values(5))
+    assert len(read(stream.consumer("p"), 5)) == 5
+
+
+def test_a_poll_takes_no_more_than_asked(stream: Stream) -> None:
+    consumer = stream.consumer("p")
+    stream.publish("p", values(10))
+    assert 1 <= len(consumer.poll(1.0, 3)) <= 3
+
+
+def test_a_paused_partition_is_skipped_until_resumed(stream: Stream) -> None:
+    consumer = stream.consumer("p")
+    consumer.pause(consumer.assignment())
+    stream.publish("p", values(4))
+    assert nothing(consumer)
+    consumer.resume(consumer.assignment())
+    assert len(read(consumer, 4)) == 4
+
+
+def test_records_come_again_after_a_close_without_commit(stream: Stream) -> None:
+    consumer = stream.consumer("p")
+    stream.publish("p", values(8))
+    first = read(consumer, 8)
+    consumer.close()
+    again = read(stream.consumer("p"), 8)
+    assert sorted(again, key=lambda r: (r.partition, r.offset)) == sorted(first, key=lambda r: (r.partition, r.offset))
+
+
+def test_committed_records_do_not_come_again(stream: Stream) -> None:
+    consumer = stream.consumer("p")
+    stream.publish("p", values(8))
+    consumer.commit(ends(read(consumer, 8)))
+    stream.publish("p", [b"new"])
+    consumer.close()
+    assert [record.value for record in read(stream.consumer("p"), 9)] == [b"new"]
+
+
+def test_a_commit_never_moves_backwards(stream: Stream) -> None:
+    consumer = stream.consumer("p")
+    stream.publish("p", values(8))
+    consumer.commit(ends(read(consumer, 8)))
+    consumer.commit(dict.fromkeys(consumer.assignment(), 0))
+    consumer.close()
+    assert nothing(stream.consumer("p"))
+
+
+def test_groups_read_for_themselves(stream: Stream) -> None:
+    one, other = stream.consumer("p", "one"), stream.consumer("p", "other")
+    stream.publish("p", values(4))
+    one.commit(ends(read(one, 4)))
+    assert len(read(other, 4)) == 4
+
+
+def test_two_members_share_the_partitions(stream: Stream) -> None:
+    one = stream.consumer("p")
+    everything = one.assignment()
+    two = stream.consumer("p")
+    assert one.assignment() | two.assignment() == everything
+    assert not one.assignment() & two.assignment()
+    assert one.assignment()
+    assert two.assignment()
+    stream.publish("p", values(40))
+    got = read(one, 40), read(two, 40)
+    assert sorted(record.value for records in got for record in records) == sorted(values(40))
+
+
+def test_a_member_that_leaves_hands_over_what_it_did_not_commit(stream: Stream) -> None:
+    one, two = stream.consumer("p"), stream.consumer("p")
+    stream.publish("p", values(20))
+    mine, theirs = read(one, 20), read(two, 20)
+    one.close()
+    assert sorted(record.value for record in read(two, len(mine))) == sorted(record.value for record in mine)
+    assert len(mine) + len(theirs) == 20
+
+
+def test_bytes_that_no_one_can_decode_are_delivered_like_any_other(stream: Stream) -> None:
+    odd = [b"", b"\x00\xff", b'{"v":99}', b"x" * 100_000]
+    stream.publish("p", odd)
+    assert sorted(record.value for record in read(stream.consumer("p"), 4)) == sorted(odd)
+
+
+def test_wake_ends_a_waiting_poll(stream: Stream) -> None:
+    consumer = stream.consumer("p")
+    polled: list[Sequence[Record]] = []
+    thread = threading.Thread(target=lambda: polled.append(consumer.poll(30.0, 1)))
+    thread.start()
+    consumer.wake()
+    thread.join(10.0)
+    assert polled == [[]]
+
+
+def test_publishing_ends_a_waiting_poll(stream: Stream) -> None:
+    consumer = stream.consumer("p")
+    polled: list[Sequence[Record]] = []
+    thread = threading.Thread(target=lambda: polled.append(consumer.poll(30.0, 1)))
+    thread.start()
+    stream.publish("p", [b"x"])
+    thread.join(10.0)
+    assert [record.value for record in polled[0]] == [b"x"]
+
+
+def test_memory_lets_go_of_what_every_group_committed() -> None:
+    stream = MemoryStream(partitions=1)
+    consumer = stream.consumer("p")
+    for _ in range(10):
+        stream.publish("p", values(10))
+        consumer.commit(ends(read(consumer, 10)))
+    (partition,) = stream._topics["p"].partitions
+    assert (partition.first, len(partition.records)) == (100, 0)

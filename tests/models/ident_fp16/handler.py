@@ -1,0 +1,6 @@
+"""y is x."""
+
+
+class Handler:
+    def predict(self, inputs, parameters):
+        return {"y": inputs["x"]}
