@@ -99,7 +99,7 @@ def _frame(inputs: Inputs, settings: Settings, start: int, stop: int) -> bytes:
         kind=inputs.kind,
         items=((start, stop),),
         ids=None if settings.ids is None else settings.ids[start:stop],
-        parameters=settings.parameters,
+        parameters=settings.parameters or frames.NO_PARAMETERS,
         item_parameters=own,
         outputs=settings.outputs,
         columns=inputs.columns,

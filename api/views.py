@@ -1,5 +1,6 @@
 """The core's records as the API shows them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -114,12 +115,13 @@ def render_job(job: Job, output: bytes | None = None, error: bytes | None = None
 
 
 class _PageView(msgspec.Struct):
-    data: list[Any]
+    data: list[Raw]
     next: str | None
 
 
-def render_page(data: list[Any], after: str | None) -> bytes:
-    return _encoder.encode(_PageView(data, after))
+def render_page(bodies: Iterable[bytes], after: str | None) -> bytes:
+    """A page of things that are JSON already."""
+    return _encoder.encode(_PageView([Raw(body) for body in bodies], after))
 
 
 def encode(value: Any) -> bytes:

@@ -23,6 +23,10 @@ class Column(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
 
 
+NO_PARAMETERS = msgspec.Raw()
+"""Empty, so false. (A decoder takes no union with Raw, so None cannot say it.)"""
+
+
 class PayloadHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """Inputs of the items of one chunk.
 
@@ -33,7 +37,7 @@ class PayloadHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str
     items: tuple[tuple[int, int], ...]
     ids: tuple[str, ...] | None = None  # None: each item's id is its index
-    parameters: msgspec.Raw | None = None  # the job's, verbatim JSON object
+    parameters: msgspec.Raw = NO_PARAMETERS  # the job's, verbatim JSON object
     item_parameters: dict[int, msgspec.Raw] = {}  # by position in the chunk
     outputs: tuple[str, ...] | None = None  # tensor models: the outputs wanted
     columns: tuple[Column, ...] = ()

@@ -16,11 +16,13 @@ class TensorInfo:
     name: str
     datatype: str  # Open Inference Protocol V2 name
     shape: tuple[int | str, ...]  # without the batch dimension; a name = variable, the same name = the same length
+    whole: bool = False  # has no batch dimension: `shape` is all of it, and the model serves one item at a time
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What the loaded artifact itself says. ``batch_limit`` is set where its batch dimension is fixed."""
+    """What the loaded artifact itself says. ``batch_limit`` is set where its batch dimension is fixed: it then takes
+    exactly as many rows, never fewer."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]

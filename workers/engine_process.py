@@ -171,14 +171,14 @@ class EngineProcess:
             return self._pause.load_failed()
         try:
             failure = self._load(channel)
-            if failure is not None:
-                ending = self._end(channel)
-                if not self._stopping.is_set():
-                    self._listener.load_failed(failure or f"the engine process ended while loading: {ending}")
-                return self._pause.load_failed()
-            self._serve(channel)
+            if failure is None:
+                self._serve(channel)
         finally:
             ending = self._end(channel)
+        if failure is not None:
+            if not self._stopping.is_set():
+                self._listener.load_failed(failure or f"the engine process ended while loading: {ending}")
+            return self._pause.load_failed()
         had_work = self._listener.lost(Loss(self._overran, ending))
         if self._stopping.is_set():
             return 0.0

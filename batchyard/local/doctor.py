@@ -160,8 +160,8 @@ def repository(models: Path | None) -> Iterator[Finding]:
     except ModelError as error:
         yield Finding("models", False, str(error), "give the model repository with --models")
         return
-    for where, error in found.errors:
-        yield Finding(f"model {where}", False, error, "mend it; `batchyard models run NAME` tries it out")
+    for where, wrong in found.errors:
+        yield Finding(f"model {where}", False, wrong, "mend it; `batchyard models run NAME` tries it out")
     yield Finding("models", True, f"{len(found.versions)} versions can be read in {models}")
 
 

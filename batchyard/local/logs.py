@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from datetime import UTC, datetime
 
 NEWLINE = " ⏎ "
@@ -19,7 +20,7 @@ class OneLine(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """For the process that runs the stack; other libraries speak from warning on."""
+    """For the process that runs the stack; other libraries speak from warning on. A thread's death is an event too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine())
     root = logging.getLogger()
@@ -27,3 +28,9 @@ def configure(level: str) -> None:
     root.setLevel(level.upper())
     for library in ("alembic", "sqlalchemy", "asyncio", "uvicorn"):
         logging.getLogger(library).setLevel(max(root.level, logging.WARNING))
+    threading.excepthook = _thread_died
+
+
+def _thread_died(died: threading.ExceptHookArgs) -> None:
+    name = died.thread.name if died.thread is not None else "unknown"
+    logging.getLogger("batchyard").critical("thread %s died", name, exc_info=died.exc_value)

@@ -29,7 +29,7 @@ def read_repository(root: Path) -> Repository:
     errors: list[tuple[str, str]] = []
     for name in names:
         folder = root / name
-        if not folder.is_dir() or not (folder / reader.FILE).exists():
+        if not folder.is_dir() or not _looks_like_model(folder):
             continue  # README, shared scripts, and whatever else lies beside the models
         try:
             for spec in read_model(root, name):
@@ -38,19 +38,22 @@ def read_repository(root: Path) -> Repository:
         except ModelError as error:
             errors.append((error.where, error.message))
             if reader.NAME.match(name):
-                versions.append(_broken(folder, name, str(error)))
+                versions += _broken(folder, name, str(error))
     return Repository(tuple(versions), tuple(errors))
 
 
 def read_model(root: Path, name: str) -> list[ModelSpec]:
     """The specs of one model's versions, ascending; ModelError names file and line."""
-    folder = root / name
     if not reader.NAME.match(name):
         raise ModelError(
             name, "a model's name is of a-z, 0-9, _ and -, at most 63 long, and starts with a letter or digit"
         )
+    folder = root / name
     if folder.is_symlink():
         raise ModelError(name, "is a symbolic link; a model must lie in the repository itself")
+    if not folder.is_dir():
+        known = ", ".join(sorted(path.parent.name for path in root.glob(f"*/{reader.FILE}"))) or "none"
+        raise ModelError(name, f"there is no such model in the repository; there is {known}")
     data = paths.read_inside(root, (name, reader.FILE), f"{name}/{reader.FILE}")
     return reader.read(data, folder, _versions(folder))
 
@@ -74,14 +77,21 @@ def check_artifact(spec: ModelSpec) -> str | None:
     if spec.artifact.sha256 not in (None, digest):
         raise ModelError(
             where,
-            f"its SHA-256 is {digest}, but model.yaml pins {spec.artifact.sha256}; restore the file or pin the new hash",
+            f"its SHA-256 is {digest}, but model.yaml pins {spec.artifact.sha256}; restore it or pin the new hash",
         )
     return digest
 
 
+def _looks_like_model(folder: Path) -> bool:
+    return os.path.lexists(folder / reader.FILE) or any(map(os.path.isdir, folder.glob("[1-9]*")))
+
+
 def _versions(folder: Path) -> list[str]:
     """The version folders, ascending. ModelError when there is none, or one that is a link."""
-    found = [entry for entry in os.scandir(folder) if reader.VERSION.match(entry.name)]
+    try:
+        found = [entry for entry in os.scandir(folder) if reader.VERSION.match(entry.name)]
+    except OSError as error:
+        raise ModelError(folder.name, f"cannot be read: {error.strerror}") from None
     for entry in found:
         if entry.is_symlink():
             raise ModelError(f"{folder.name}/{entry.name}", "is a symbolic link; a version must be a real folder")
@@ -100,7 +110,12 @@ def _checked(spec: ModelSpec, errors: list[tuple[str, str]]) -> ModelVersion:
     return ModelVersion(spec, artifact_sha256=digest)
 
 
-def _broken(folder: Path, name: str, error: str) -> ModelVersion:
-    """A stand-in for a model whose file cannot be understood: no engine is started for it."""
-    spec = ModelSpec(name=name, version="1", folder=folder, engine="", input="json", default_version="1")
-    return ModelVersion(spec, VersionState.UNAVAILABLE, error=error)
+def _broken(folder: Path, name: str, error: str) -> list[ModelVersion]:
+    """Stand-ins for a model whose file cannot be understood: no engine is started for them."""
+    try:
+        versions = _versions(folder)
+    except ModelError:
+        versions = ["1"]
+    common = {"name": name, "folder": folder, "engine": "", "input": "json", "default_version": versions[-1]}
+    specs = [ModelSpec(version=version, **common) for version in versions]  # type: ignore[arg-type]
+    return [ModelVersion(spec, VersionState.UNAVAILABLE, error=error) for spec in specs]

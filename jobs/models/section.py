@@ -7,6 +7,7 @@ from typing import TypeVar
 from jobs.models.document import Node, Report
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 class WrongValue(Exception):
@@ -40,7 +41,7 @@ class Section:
         self._known.append(key)
         return self._entries.get(key)
 
-    def take(self, key: str, read: Callable[[Node], T], default: T) -> T:
+    def take(self, key: str, read: Callable[[Node], T], default: D) -> T | D:
         """The value of ``key``; ``default`` where it is left out, null or wrong (which is reported)."""
         node = self.node(key)
         if node is None or node.value is None:
@@ -51,7 +52,7 @@ class Section:
             self._report(node.line, f"{self.name(key)} {wrong}")
             return default
 
-    def need(self, key: str, read: Callable[[Node], T], default: T, hint: str) -> T:
+    def need(self, key: str, read: Callable[[Node], T], default: D, hint: str) -> T | D:
         """As `take`, but leaving it out is a finding that ends in ``hint``."""
         node = self._entries.get(key)
         if node is None or node.value is None:
@@ -64,7 +65,7 @@ class Section:
         node = self.node(key)
         return Section(node or Node(None, self.line), self._report, self.name(key))
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         """Every key there is, for mappings whose keys are names of the author's; all become known."""
         self._known.extend(self._entries)
         return list(self._entries)

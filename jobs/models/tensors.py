@@ -37,7 +37,7 @@ def read(top: Section, *, plain_json: bool) -> Declared:
 def _axes(top: Section) -> dict[str, Axis]:
     section = top.section("axes")
     axes = {}
-    for name in section.keys():
+    for name in section.names():
         if not _AXIS.match(name):
             section.report(name, "is no name for an axis; use letters, digits and _")
         inner = section.section(name)
@@ -53,12 +53,12 @@ def _axes(top: Section) -> dict[str, Axis]:
 def _tensors(top: Section, key: str, axes: Mapping[str, Axis], *, is_input: bool) -> tuple[Tensor, ...]:
     section = top.section(key)
     tensors = {}
-    for name in section.keys():
+    for name in section.names():
         inner = section.section(name)
         datatype = inner.need("datatype", choice(*sorted(DATATYPES)), "FP32", "one of the V2 names, such as FP32")
         shape = inner.need("shape", lambda node: _shape(node, axes), (), "write it without the batch dimension")
         pad = inner.take("pad", lambda node, of=datatype: _pad(node, of), None) if is_input else None  # type: ignore[misc]
-        mask_for = inner.take("mask_for", text, None) if is_input else None  # type: ignore[arg-type]
+        mask_for = inner.take("mask_for", text, None) if is_input else None
         inner.done()
         tensors[name] = Tensor(name, datatype, shape, pad, mask_for)
     for tensor in tensors.values():

@@ -150,7 +150,7 @@ def test_first_kills(killer: Killer) -> None:
         killer.stack.url,
         {"default": killer.stack.key},
         seen=killer.watcher.history(),
-        counted=count_rows(killer.data / "ledger.db"),
+        counted=count_rows(killer.data / "ledger.sqlite"),
         calls=executed(killer.calls),
     )
     verdict = check(killer.ledger.entries(), view)

@@ -134,7 +134,7 @@ def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_served(tmp_pa
     models = few(tmp_path, "echo", "sum")
     handler = next((models / "sum").rglob("handler.py"))
     handler.write_text("raise RuntimeError('vocabulary not found')\n")
-    (models / "broken").mkdir()
+    (models / "broken" / "1").mkdir(parents=True)
     (models / "broken" / "model.yaml").write_text("schema: 1\nname: broken\nengin: python\n")
     with LocalStack(data=data, models=models) as stack:
         assert "sum@1" in stack.log

@@ -17,6 +17,7 @@ def make(folder: Path = FOLDER) -> list[Path]:
         path = folder / name / "1" / "model.onnx"
         if path.exists() and path.stat().st_mtime >= code:
             continue
+        path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
         part.write_bytes(build())
         part.replace(path)

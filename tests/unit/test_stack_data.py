@@ -2,7 +2,6 @@
 
 import logging
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 from batchyard.errors import BatchyardError
 from batchyard.local import logs
 from batchyard.local.data import Keys, Lock, Occupied, owner, prepare, write_env
-from batchyard.local.ports import address, listen
 
 
 def test_a_folder_has_one_owner_and_tells_its_pid(tmp_path: Path) -> None:
@@ -68,16 +66,6 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BatchyardError, match="cannot be made"):
         prepare(tmp_path / "file" / "data")
-
-
-def test_a_taken_port_names_the_option_for_another() -> None:
-    with listen("127.0.0.1", 0, "--port") as free:
-        port = free.getsockname()[1]
-        assert address(free) == f"http://127.0.0.1:{port}"
-        with pytest.raises(BatchyardError, match=rf"port {port} on 127.0.0.1 cannot be used: .*--admin-port"):
-            listen("127.0.0.1", port, "--admin-port")
-        with socket.create_connection(free.getsockname(), timeout=5):
-            pass  # it waits in the backlog
 
 
 def test_an_event_is_one_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:

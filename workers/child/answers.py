@@ -1,6 +1,7 @@
 """Answers -> the result frame of each segment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -9,54 +10,58 @@ from jobs import frames, ranges
 from jobs.frames import Column, PayloadHeader, ResultHeader
 from jobs.records import Ranges
 from jobs.tensors.binary import to_bytes
-from jobs.tensors.datatypes import FLOATS, name_of
-from workers.child.collate import Array
+from jobs.tensors.datatypes import name_of
+from workers.child.arrays import Array
 from workers.child.failures import OutputInvalid
 from workers.child.items import Opened
+
+Row = Mapping[str, Array]
+"""One item's outputs, without batch dimension."""
 
 
 def json_frame(one: Opened, answers: Sequence[tuple[int, bytes]]) -> bytes:
     """`answers`: (position, JSON), ascending."""
-    positions = ranges.pack(position for position, _ in answers)
-    header = ResultHeader(kind="json", **_common(one, positions))
+    header = ResultHeader(kind="json", **_common(one, ranges.pack(position for position, _ in answers)))
     return frames.pack(header, [answer for _, answer in answers])
 
 
-def rows_frame(one: Opened, positions: Ranges, outputs: Mapping[str, Array]) -> bytes:
-    """`outputs`: {name: array [items, …]}, all items of one shape."""
+def rows_frame(one: Opened, outputs: Mapping[str, Array]) -> bytes:
+    """`outputs`: {name: array [items, …]} of all items of `one`, whose shapes are alike."""
     wanted = _wanted(one.header, outputs)
-    if any(name_of(array.dtype) == "BYTES" for array in wanted.values()):
-        rows = [{name: array[at] for name, array in wanted.items()} for at in range(ranges.count(positions))]
-        return ragged_frame(one, positions, rows)
+    if any(datatype_of(name, array) == "BYTES" for name, array in wanted.items()):
+        rows = [(position, {n: a[at] for n, a in wanted.items()}) for at, position in enumerate(one.positions())]
+        return ragged_frames(one, rows)
     columns = tuple(Column(name, datatype_of(name, array), array.shape[1:]) for name, array in wanted.items())
-    header = ResultHeader(kind="rows", columns=columns, **_common(one, positions))
+    header = ResultHeader(kind="rows", columns=columns, **_common(one, one.spans))
     return frames.pack(header, [to_bytes(array) for array in wanted.values()])
 
 
-def ragged_frame(one: Opened, positions: Ranges, outputs: Sequence[Mapping[str, Array]]) -> bytes:
-    """`outputs`: {name: array without batch dimension} an item."""
-    rows = [_wanted(one.header, own) for own in outputs]
-    columns = tuple(Column(name, datatype_of(name, array), (-1,) * array.ndim) for name, array in rows[0].items())
+def ragged_frames(one: Opened, rows: Sequence[tuple[int, Row]]) -> bytes:
+    """`rows`: (position, outputs), ascending. One frame for each stretch of items with the same outputs."""
+    wanted = [(position, _wanted(one.header, row)) for position, row in rows]
+    return b"".join(_ragged(one, list(alike)) for _, alike in groupby(wanted, key=lambda pair: _signature(pair[1])))
+
+
+def _ragged(one: Opened, rows: Sequence[tuple[int, Row]]) -> bytes:
+    columns = tuple(Column(name, datatype, (-1,) * rank) for name, datatype, rank in _signature(rows[0][1]))
     header = ResultHeader(
         kind="ragged",
         columns=columns,
-        shapes=tuple(tuple(array.shape for array in row.values()) for row in rows),
-        **_common(one, positions),
+        shapes=tuple(tuple(array.shape for array in row.values()) for _, row in rows),
+        **_common(one, ranges.pack(position for position, _ in rows)),
     )
-    return frames.pack(header, [to_bytes(array) for row in rows for array in row.values()])
+    return frames.pack(header, [to_bytes(array) for _, row in rows for array in row.values()])
+
+
+def _signature(row: Row) -> tuple[tuple[str, str, int], ...]:
+    return tuple((name, datatype_of(name, array), array.ndim) for name, array in row.items())
 
 
 def datatype_of(name: str, array: Array) -> str:
     datatype = name_of(array.dtype)
-    if datatype is None and array.dtype == object:
-        return "BYTES"
     if datatype is None:
         raise OutputInvalid(f"output {name} is of dtype {array.dtype}, which no tensor datatype stands for")
     return datatype
-
-
-def finite(array: Array) -> bool:
-    return name_of(array.dtype) not in FLOATS or bool(np.isfinite(array.astype(np.float64, copy=False)).all())
 
 
 def _wanted(header: PayloadHeader, outputs: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -76,4 +81,10 @@ def _common(one: Opened, positions: Ranges) -> dict[str, Any]:
     else:
         items = ranges.select(header.items, list(ranges.indexes(positions)))
     ids = None if header.ids is None else tuple(header.ids[position] for position in ranges.indexes(positions))
-    return {"items": items, "ids": ids, "attempts": one.segment.attempts + 1}
+    return {"items": items, "ids": ids, "attempts": one.attempts + 1}
+
+
+def rows_of(outputs: Mapping[str, Array]) -> Iterator[Row]:
+    """Item by item."""
+    count = len(next(iter(outputs.values()))) if outputs else 0
+    return ({name: np.asarray(array[at]) for name, array in outputs.items()} for at in range(count))

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from jobs.models.spec import Tensor
+from jobs.models.spec import Axis, Tensor
 from jobs.tensors.datatypes import numpy_dtype
+from workers.child.arrays import Array
 from workers.child.failures import WrongBatch
 from workers.engine import Arrays
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +22,51 @@ class Block:
     lengths: Mapping[str, int]  # by axis
 
 
-def block_of(arrays: Mapping[str, Array], inputs: Sequence[Tensor], count: int) -> Block:
+@dataclass(frozen=True, slots=True)
+class Collated:
+    """The tensors of a batch and the length that each axis was padded to."""
+
+    count: int
+    feeds: Arrays
+    padded: Mapping[str, int]
+
+
+def block_of(arrays: Mapping[str, Array], inputs: Sequence[Tensor], axes: Mapping[str, Axis], count: int) -> Block:
+    """Masks that were left out are made: all real. ValueError when an input is missing or lengths do not agree."""
+    complete = dict(arrays)
     lengths: dict[str, int] = {}
     for tensor in inputs:
-        for dim, length in zip(tensor.shape, arrays[tensor.name].shape[1:], strict=True):
-            if isinstance(dim, str):
-                lengths.setdefault(dim, length)
-    return Block(count, arrays, lengths)
+        array = complete.get(tensor.name)
+        if array is None:
+            array = complete[tensor.name] = _mask(tensor, arrays, count)
+        for dim, length in zip(tensor.shape, array.shape[1:], strict=True):
+            if isinstance(dim, str) and lengths.setdefault(dim, length) != length:
+                raise ValueError(
+                    f"{tensor.name}: axis {dim} is {length} long here, and {lengths[dim]} in another input"
+                )
+    for name, length in lengths.items():
+        axis = axes.get(name)
+        if axis is not None and not axis.min <= length <= axis.max:
+            raise ValueError(f"axis {name} is {length} long; this model takes {axis.min} to {axis.max}")
+    return Block(count, complete, lengths)
 
 
-def collate(blocks: Sequence[Block], inputs: Sequence[Tensor]) -> Arrays:
+def _mask(tensor: Tensor, arrays: Mapping[str, Array], count: int) -> Array:
+    target = arrays.get(tensor.mask_for or "")
+    if target is None:
+        raise ValueError(f"input {tensor.name} is missing")
+    shape = (count, *target.shape[1 : 1 + len(tensor.shape)])
+    return np.ones(shape, dtype=numpy_dtype(tensor.datatype))
+
+
+def collate(blocks: Sequence[Block], inputs: Sequence[Tensor]) -> Collated:
     """All items of all blocks, padded with each input's declared value to the longest of each axis."""
-    return {tensor.name: _stack(tensor, [block.arrays[tensor.name] for block in blocks]) for tensor in inputs}
+    feeds = {tensor.name: _stack(tensor, [block.arrays[tensor.name] for block in blocks]) for tensor in inputs}
+    padded: dict[str, int] = {}
+    for block in blocks:
+        for axis, length in block.lengths.items():
+            padded[axis] = max(length, padded.get(axis, 0))
+    return Collated(sum(block.count for block in blocks), feeds, padded)
 
 
 def _stack(tensor: Tensor, arrays: Sequence[Array]) -> Array:
@@ -57,28 +88,33 @@ def _stack(tensor: Tensor, arrays: Sequence[Array]) -> Array:
 def pad_value(tensor: Tensor) -> Any:
     if tensor.datatype == "BYTES":
         return (tensor.pad if isinstance(tensor.pad, str) else "").encode()
+    if isinstance(tensor.pad, str):
+        return float(tensor.pad)  # "NaN", "Infinity", "-Infinity"
     return 0 if tensor.pad is None else tensor.pad
 
 
-def check_rows(outputs: Mapping[str, Array], count: int) -> None:
-    """Every output must have one row an item."""
-    for name, array in outputs.items():
-        if not array.ndim or len(array) != count:
-            rows = len(array) if array.ndim else "no"
-            raise WrongBatch(f"output {name} has {rows} rows for a batch of {count}")
-
-
-def cut_back(outputs: Mapping[str, Array], declared: Mapping[str, Tensor], start: int, block: Block) -> Arrays:
+def cut_back(
+    outputs: Mapping[str, Array], declared: Mapping[str, Tensor], start: int, block: Block, padded: Mapping[str, int]
+) -> Arrays:
     """The rows of a block, without what padding added: dimensions named by an axis get their own length again."""
-    cut: Arrays = {}
-    for name, array in outputs.items():
-        rows = array[start : start + block.count]
+    rows = {name: array[start : start + block.count] for name, array in outputs.items()}
+    if block.lengths == padded:
+        return rows
+    for name, array in rows.items():
         tensor = declared.get(name)
-        if tensor is not None and block.lengths and rows.ndim == len(tensor.shape) + 1:
-            index = [slice(None)] + [
-                slice(0, block.lengths[dim]) if isinstance(dim, str) and dim in block.lengths else slice(None)
-                for dim in tensor.shape
-            ]
-            rows = rows[tuple(index)]
-        cut[name] = rows
-    return cut
+        if tensor is None:
+            continue
+        index = [slice(None)]
+        for at, dim in enumerate(tensor.shape, 1):
+            own = block.lengths.get(dim) if isinstance(dim, str) else None
+            if own is None or own == padded[str(dim)]:
+                index.append(slice(None))
+            elif at < array.ndim and array.shape[at] == padded[str(dim)]:
+                index.append(slice(0, own))
+            else:
+                raise WrongBatch(
+                    f"output {name} should be {padded[str(dim)]} long in {dim}, as its inputs are, and has the shape "
+                    f"{list(array.shape)}; what padding added cannot be cut off"
+                )
+        rows[name] = array[tuple(index)]
+    return rows

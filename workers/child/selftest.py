@@ -4,182 +4,146 @@ Run once at load, through the very code that serves. A model that fails it is se
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from jobs import frames, ranges
 from jobs.errors import ModelError
-from jobs.frames import PayloadHeader
 from jobs.models.spec import ModelSpec, Tensor
-from jobs.tensors.binary import from_bytes
 from jobs.tensors.datatypes import FLOATS, INTEGERS
-from jobs.tensors.decode import ItemsDecoder
+from workers.child.calling import Answer, Caller, CallFailed, RefusedItem
+from workers.child.failures import WrongBatch
 from workers.child.session import Session
-from workers.wire import Run, Segment
 
-TOLERANCE = 1e-4  # of the largest absolute value: kernels differ a little from one batch size to the next
-_COARSE = 2e-2  # for FP16 and BF16
+TOLERANCE = 1e-5  # of the largest absolute value: kernels round a little differently from one batch size to the next
+COARSE = {"float16": 4e-3, "bfloat16": 3e-2}  # a few steps of theirs
 _SEED = 20
 _LONGEST = 16  # of a seeded row's variable axis
-_LARGEST = 64  # items of the largest batch that is tried
-
-Answer = Mapping[str, Any] | Any  # {name: array} of a tensor model, a JSON value of a json model
-
-
-class CallFailed(Exception):
-    pass
+_HIGHEST = (100, 2)  # bounds of seeded integers: they may be indexes into a table, so smaller ones are tried next
 
 
 class SelfTest:
+    """Of one session, whose first call this makes."""
+
     def __init__(self, spec: ModelSpec, session: Session) -> None:
         self._spec = spec
-        self._session = session
-        self._samples = list(spec.sample) or (seeded(spec) if spec.input == "tensors" else [])
-        self._decoder = ItemsDecoder(spec.inputs, spec.axes) if spec.input == "tensors" else None
+        self._caller = Caller(session)
+        self._items: Sequence[Any] = spec.sample
+        self.answer: Answer | None = None
+        """What the first item gave."""
 
-    def warm_up(self) -> None:
-        """Runs the first sample. ModelError when the model cannot do even that."""
-        if not self._samples:
-            return
-        try:
-            self._call([0])
-        except CallFailed as error:
-            raise ModelError(f"{self._spec.name}/model.yaml", f"its sample cannot be run: {error}") from None
-
-    def unsound(self) -> str | None:
-        """Why items must be served one by one; None: batching is sound."""
-        most = min(self._spec.batch.max_size, _LARGEST)
-        if most == 1:
-            return None
-        if len(self._samples) < 3:
-            return (
-                f"model.yaml has {len(self._samples)} of the 3 samples that it takes to test that batching is sound; "
-                "add some under `sample:`"
-            )
-        alone = []
-        for at in range(3):
-            try:
-                alone.append(self._call([at])[0])
-            except CallFailed as error:
-                return f"sample {at} cannot be run: {error}"
-        sizes = [[0, 1], [0, 1, 2], [2, 0, 1], [at % 3 for at in range(most)]]
-        for batch in sizes:
-            if len(batch) > most:
-                continue
-            try:
-                together = self._call(batch)
-            except CallFailed as error:
-                return f"a batch of {len(batch)} fails: {error}"
-            for place, at in enumerate(batch):
-                if not same(alone[at], together[place]):
-                    return f"an item's answer in a batch of {len(batch)} is not the one that it has alone"
+    def warm_up(self) -> str | None:
+        """Runs every item alone. ModelError when a sample of the author's cannot be run; why there is no knowing
+        whether batching is sound when it is made-up rows that cannot, or when there is nothing to run."""
+        if self._spec.sample:
+            self._alone = [self._sample(at) for at in range(len(self._items))]
+        elif self._spec.input == "tensors":
+            failed = self._seeded()
+            if failed is not None:
+                return f"made-up rows cannot be run ({failed}); put three items under `sample:` in model.yaml"
+        else:
+            return "model.yaml has no sample; three under `sample:` would show whether batching is sound"
+        self.answer = self._alone[0]
         return None
 
-    def _call(self, batch: Sequence[int]) -> list[Answer]:
-        items = [self._samples[at] for at in batch]
-        run = Run(0, (Segment(((0, len(items)),), 0),))
-        done, parts = self._session.run(run, [memoryview(self._payload(items))], lambda stage: None)
-        if done.error is not None:
-            raise CallFailed(done.error.message)
-        if done.failures:
-            raise CallFailed(done.failures[0].message)
-        return read_answers(parts[done.results[0]])
+    def _sample(self, at: int) -> Answer:
+        try:
+            return self._caller.answers([self._items[at]])[0]
+        except (CallFailed, RefusedItem) as error:
+            raise ModelError(f"{self._spec.name}/model.yaml", f"sample {at} cannot be run: {error}") from None
 
-    def _payload(self, items: Sequence[Any]) -> bytes:
-        whole = ((0, len(items)),)
-        raws = [msgspec.json.encode(item) for item in items]
-        if self._decoder is None:
-            return frames.pack(PayloadHeader("json", whole), raws)
-        decoded = self._decoder.decode(raws)
-        if isinstance(decoded, list):
-            found = decoded[0]
-            raise ModelError(f"{self._spec.name}/model.yaml", f"sample {found.index}{found.pointer}: {found.detail}")
-        header = PayloadHeader(decoded.kind, whole, columns=decoded.columns, shapes=decoded.shapes(0, len(items)))
-        return frames.pack(header, decoded.parts(0, len(items)))
+    def _seeded(self) -> str | None:
+        for highest in _HIGHEST:
+            self._items = seeded(self._spec, highest)
+            try:
+                self._alone = [self._caller.answers([item])[0] for item in self._items]
+                return None
+            except (CallFailed, RefusedItem) as error:
+                failed = str(error)
+        return failed
+
+    def unsound(self, most: int) -> str | None:
+        """Why items must be served one by one; None: batches of up to `most` are sound. After `warm_up`."""
+        if len(self._items) < 3:
+            return f"model.yaml has {len(self._items)} of the three samples that show whether batching is sound"
+        for batch in _batches(len(self._items), most):
+            size = len(batch)
+            try:
+                together = self._caller.answers([self._items[at] for at in batch])
+            except (CallFailed, WrongBatch) as error:
+                return f"a batch of {size} fails: {error}"
+            for at, answer in zip(batch, together, strict=True):
+                if not same(self._alone[at], answer):
+                    return f"an item in a batch of {size} is not answered as it is alone"
+        return None
 
 
-def read_answers(frame: bytes) -> list[Answer]:
-    """The answers in a result frame, in item order."""
-    answers: list[Answer] = []
-    for header, parts in frames.unpack_results(frame):
-        count = ranges.count(header.items)
-        if header.kind == "json":
-            answers += [msgspec.json.decode(part) for part in parts]
-        elif header.kind == "rows":
-            columns = {
-                column.name: from_bytes(part, column.datatype, (count, *column.shape))
-                for column, part in zip(header.columns, parts, strict=True)
-            }
-            answers += [{name: array[row] for name, array in columns.items()} for row in range(count)]
-        else:
-            width = len(header.columns)
-            answers += [
-                {
-                    column.name: from_bytes(parts[row * width + at], column.datatype, header.shapes[row][at])
-                    for at, column in enumerate(header.columns)
-                }
-                for row in range(count)
-            ]
-    return answers
+def _batches(items: int, most: int) -> Iterator[list[int]]:
+    """Which items go together, by index: pairs and triples in more than one order, and the largest batch."""
+    for batch in ([0, 1], [1, 0], [0, 1, 2], [2, 0, 1]):
+        if len(batch) <= most:
+            yield batch
+    if most > 3:
+        yield [at % items for at in reversed(range(most))]
 
 
 def same(one: Any, other: Any) -> bool:
-    """Numbers within the tolerance of the largest of them, everything else exactly."""
+    """Numbers with a fraction within the tolerance of the largest of them, everything else exactly."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return _same_arrays(one, other)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        if one and len(one) == len(other) and all(isinstance(v, int | float) for v in (*one, *other)):
-            if any(isinstance(value, float) for value in (*one, *other)):
-                return _same_arrays(np.array(one, dtype=np.float64), np.array(other, dtype=np.float64))
-            return one == other
-        return len(one) == len(other) and all(map(same, one, other))
+        if len(one) != len(other):
+            return False
+        if _numbers(one) and _numbers(other) and any(isinstance(value, float) for value in (*one, *other)):
+            return _same_arrays(np.array(one, dtype=np.float64), np.array(other, dtype=np.float64))
+        return all(map(same, one, other))
     if isinstance(one, float) or isinstance(other, float):
-        numbers = isinstance(one, int | float) and isinstance(other, int | float)
-        return numbers and math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-9)
+        return _numbers((one, other)) and math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-12)
     return type(one) is type(other) and bool(one == other)
+
+
+def _numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def _same_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    if one.dtype == object or one.dtype.kind in "biu":
+    if one.dtype.kind in "Obiu":
         return bool((one == other).all())
-    tolerance = TOLERANCE if one.dtype.itemsize > 2 else _COARSE
     a, b = one.astype(np.float64), other.astype(np.float64)
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+    finite = np.isfinite(a)
+    if not np.array_equal(finite, np.isfinite(b)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return False
-    a, b = np.nan_to_num(a), np.nan_to_num(b)
-    largest = max(float(np.abs(a).max(initial=0.0)), 1e-9)
-    return bool((np.abs(a - b) <= tolerance * largest).all())
+    a, b = a[finite], b[finite]
+    largest = float(np.abs(a).max(initial=0.0))
+    return bool((np.abs(a - b) <= COARSE.get(one.dtype.name, TOLERANCE) * largest).all())
 
 
-def seeded(spec: ModelSpec) -> list[dict[str, Any]]:
-    """Three rows of made-up values with different lengths, the same ones every time."""
+def seeded(spec: ModelSpec, highest: int) -> list[dict[str, Any]]:
+    """Three made-up rows of different lengths, the same ones every time; integers below `highest`."""
     rng = np.random.default_rng(_SEED)
     rows = []
     for at in range(3):
         lengths = {
-            name: min(max(axis.min, 1 + 3 * at), axis.max, max(_LONGEST, axis.min)) for name, axis in spec.axes.items()
+            name: min(max(axis.min, 2 + 3 * at), axis.max, max(_LONGEST, axis.min)) for name, axis in spec.axes.items()
         }
-        rows.append({tensor.name: _value(tensor, lengths, rng) for tensor in spec.inputs})
+        # Masks are made where they are left out.
+        given = [tensor for tensor in spec.inputs if tensor.mask_for is None]
+        rows.append({tensor.name: _value(tensor, lengths, rng, highest) for tensor in given})
     return rows
 
 
-def _value(tensor: Tensor, lengths: Mapping[str, int], rng: np.random.Generator) -> Any:
-    shape = tuple(lengths.get(dim, 1) if isinstance(dim, str) else dim for dim in tensor.shape)
-    if tensor.mask_for is not None:
-        ones: Any = np.ones(shape, dtype=np.int64)
-        return ones.astype(bool).tolist() if tensor.datatype == "BOOL" else ones.tolist()
+def _value(tensor: Tensor, lengths: Mapping[str, int], rng: np.random.Generator, highest: int) -> Any:
+    shape = tuple(lengths[dim] if isinstance(dim, str) else dim for dim in tensor.shape)
     if tensor.datatype == "BOOL":
         return (rng.random(shape) < 0.5).tolist()
     if tensor.datatype in INTEGERS:
-        return rng.integers(0, 4, shape).tolist()  # small: they may be indexes into a table
+        return rng.integers(0, highest, shape).tolist()
     if tensor.datatype in FLOATS:
         return rng.standard_normal(shape).round(3).tolist()
-    flat = [f"sample {number}" for number in range(math.prod(shape))]
-    return np.array(flat, dtype=object).reshape(shape).tolist()
+    words = np.array([f"sample {number}" for number in rng.integers(0, 1000, math.prod(shape))], dtype=object)
+    return words.reshape(shape).tolist()

@@ -1,0 +1,182 @@
+"""Both listeners on one event loop: uvicorn with uvloop and httptools, its limits set, its signal handling left out."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from jobs.settings import Settings
+
+log = logging.getLogger("batchyard.api")
+
+HEAD_BYTES = 64 * 1024
+HEADERS = 100
+FIRST_REQUEST_SECONDS = 30.0
+KEEP_ALIVE_SECONDS = 75
+LET_GO_SECONDS = 10
+"""What requests under way get to end, once the waiting ones were let go."""
+
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain\r\nconnection: close\r\n"
+    b"content-length: 28\r\n\r\nThe request head is too big."
+)
+
+
+class Drainable(Protocol):
+    def drain(self) -> None: ...
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """Bounds what a client can make the server hold before there is a request: bytes of the head, number of headers,
+    and time until the first request."""
+
+    _in_head = 0  # bytes read while the head is not complete; -1 behind it
+    _head = 0  # bytes of the address and the headers so far
+    _first: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._first = self.loop.call_later(FIRST_REQUEST_SECONDS, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._got_request()
+        super().connection_lost(exc)
+
+    def _got_request(self) -> None:
+        if self._first is not None:
+            self._first.cancel()
+            self._first = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head >= 0:
+            self._in_head += len(data)
+        super().data_received(data)
+        if self._in_head > HEAD_BYTES:
+            self._refuse()
+
+    def on_message_begin(self) -> None:
+        self._in_head = max(self._in_head, 0)
+        self._head = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        self._head += size
+        if self._head > HEAD_BYTES or len(self.headers) >= HEADERS:
+            raise ValueError("the request head is too big")  # ends the parsing, and so send_400_response below
+
+    def on_headers_complete(self) -> None:
+        self._in_head = -1
+        self._got_request()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        if max(self._in_head, self._head) > HEAD_BYTES or len(self.headers or ()) >= HEADERS:
+            self._refuse()
+        else:
+            super().send_400_response(msg)
+
+    def _refuse(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Signals are the process's business: it sets the stop event."""
+        yield
+
+
+def _server(app: Any, host: str, lifespan: str) -> _Server:
+    config = uvicorn.Config(
+        app,
+        host=host,
+        loop="none",
+        http=LimitedProtocol,
+        ws="none",
+        lifespan="on" if lifespan == "on" else "off",
+        access_log=False,
+        log_config=None,
+        log_level="error",
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=LET_GO_SECONDS,
+        backlog=2048,
+    )
+    return _Server(config)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bound before anything else starts, so that an occupied port is known at once. Port 0: any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"port {port} on {host} cannot be used: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+async def serve(
+    app: Any,
+    admin_app: Any,
+    settings: Settings,
+    on_ready: Callable[[int, int], None],
+    stop_event: asyncio.Event,
+) -> None:
+    """Serves both applications until `stop_event` is set, then ends what is under way (waiting clients are answered
+    at once, others have LET_GO_SECONDS) and returns.
+
+    `on_ready` gets the ports really listened on once both accept connections. The admin listener is on loopback
+    whatever `settings.host` says. OSError if a port is taken. To be run on a uvloop loop (`uvloop.run`).
+    """
+    with contextlib.ExitStack() as opened:
+        public = opened.enter_context(contextlib.closing(_listen(settings.host, settings.port)))
+        private = opened.enter_context(contextlib.closing(_listen("127.0.0.1", settings.admin_port)))
+        servers = [_server(app, settings.host, "on"), _server(admin_app, "127.0.0.1", "on")]
+        running = [
+            asyncio.create_task(server.serve(sockets=[listener]))
+            for server, listener in zip(servers, (public, private), strict=True)
+        ]
+        stopping = asyncio.create_task(stop_event.wait())
+        try:
+            await _started(servers, running)
+            on_ready(public.getsockname()[1], private.getsockname()[1])
+            await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if hasattr(app, "drain"):
+                app.drain()
+            for server in servers:
+                server.should_exit = True
+            ended = await asyncio.gather(*running, return_exceptions=True)
+        for outcome in ended:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
+                raise outcome
+
+
+async def _started(servers: list[_Server], running: list[asyncio.Task[None]]) -> None:
+    while not all(server.started for server in servers):
+        for task in running:
+            if task.done():
+                task.result()
+                raise RuntimeError("a listener ended before it had started")
+        await asyncio.sleep(0.01)

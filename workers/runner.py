@@ -1,0 +1,211 @@
+"""The runner of one model version: runs its chunks on its engine instances.
+
+Who calls what: the intake gives chunks (`holding.take`); instance threads form, claim and send; the completer's thread
+decides (`decider`).
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from batcher.batch import Batch
+from batcher.forming import Batcher
+from jobs.errors import BatchyardError
+from jobs.models.catalog import ModelVersion, VersionState
+from jobs.models.spec import ModelSpec, Tensor
+from jobs.records import BlobRef, ItemError
+from jobs.states import ErrorCode
+from workers import outcomes, payloads
+from workers.decider import Decider
+from workers.held import Flight, Held, HeldChunk, Piece
+from workers.holding import Holding
+from workers.host import Host
+from workers.instance import Instance, pieces_of
+from workers.limits import batch_limits, elements_of
+from workers.stats import BatchStats
+from workers.wire import DescribedTensor, Loaded, Start
+
+log = logging.getLogger("batchyard.runner")
+
+
+class Runner:
+    def __init__(self, version: ModelVersion, repository: str, threads: int, host: Host) -> None:
+        self.source = version  # as the repository has it
+        self.version = version  # as the engine found it
+        self.host = host
+        self.holding = Holding(host)
+        self.decider = Decider("@".join(version.spec.key), self.holding, host)
+        self.stats = BatchStats()
+        self.lead = 0.002  # seconds from forming a batch to its run, a moving average
+        self.ended = False
+        self.outcome = threading.Event()  # set once the first load has ended, either way
+        self._claiming = threading.Lock()  # a chunk spread over batches of two instances is claimed once
+        self._flight = 0
+        self._loaded = 0  # instances that are
+        spec = version.spec
+        start = Start(repository, spec.name, spec.version, threads)
+        self.instances = tuple(Instance(self, number, start) for number in range(spec.instances))
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.version.spec
+
+    @property
+    def held_items(self) -> int:
+        return sum(chunk.decided.undecided for chunk in self.holding.chunks())
+
+    def start(self) -> None:
+        for instance in self.instances:
+            instance.start()
+
+    # -- instance threads
+
+    def open_arrived(self) -> None:
+        for chunk, error in self.holding.open_arrived():
+            self._unreadable(chunk, error)
+
+    def _unreadable(self, chunk: HeldChunk, error: Exception) -> None:
+        if not payloads.lasting(error):
+            log.warning("the payload of %s cannot be read now (%s); it comes again", chunk.ref, error)
+            self.holding.close([chunk])
+            return
+        log.error("the payload of %s is unreadable: %s", chunk.ref, error)
+        if self.holding.claim([chunk]):
+            failure = ItemError(ErrorCode.SOURCE_UNREADABLE, "the stored input cannot be read", True, "decode")
+            self.host.completer.post(lambda: self.decider.refuse([chunk], failure))
+
+    def drop_late(self) -> None:
+        """What the batcher dropped because its time was up. Under the lock."""
+        assert self.holding.batcher is not None
+        for dropped in self.holding.batcher.dropped():
+            chunk: HeldChunk = dropped.span.chunk
+            if chunk.state is Held.FETCHED:
+                # The expirer ends it in the ledger; here it is only let go.
+                if self.holding.batcher.discard_chunk(chunk) or chunk.live:
+                    self.holding.close([chunk])
+            else:
+                positions = list(range(dropped.span.start, dropped.span.stop))
+                self.host.completer.post(
+                    lambda chunk=chunk, positions=positions: self.decider.end(
+                        chunk, positions, outcomes.deadline_exceeded()
+                    )
+                )
+
+    def claim(self, batch: Batch) -> list[Piece]:
+        """The pieces of a batch whose chunks are ours to run; claims those that are touched for the first time."""
+        pieces = pieces_of(batch)
+        with self._claiming:
+            fresh = [piece.chunk for piece in pieces if piece.chunk.state is Held.FETCHED]
+            if fresh:
+                self.holding.claim(fresh)
+        with self.holding.changed:
+            kept = [piece for piece in pieces if piece.chunk.state is Held.CLAIMED and not piece.chunk.stopped]
+        self.stats.formed(batch)
+        return kept
+
+    def payloads(self, pieces: Sequence[Piece]) -> tuple[list[Piece], list[bytes]] | None:
+        """Each piece's payload frame, fetched where it lies in a blob. None when nothing is left to send."""
+        kept: list[Piece] = []
+        parts: list[bytes] = []
+        for piece in pieces:
+            chunk = piece.chunk
+            try:
+                if chunk.payload is None:
+                    assert isinstance(chunk.message.payload, BlobRef)
+                    chunk.payload = payloads.fetch(chunk.message.payload, self.host.blobs)
+            except (BatchyardError, OSError) as error:
+                log.error("the payload of %s cannot be fetched: %s", chunk.ref, error)
+                failure = ItemError(ErrorCode.SOURCE_UNREADABLE, "the stored input cannot be read", True, "decode")
+                self.host.completer.post(lambda chunk=chunk, failure=failure: self.decider.refuse([chunk], failure))
+                continue
+            kept.append(piece)
+            parts.append(chunk.payload)
+        return (kept, parts) if kept else None
+
+    def new_flight(self, batch: Batch, pieces: Sequence[Piece], formed_at: float) -> Flight:
+        """Under the lock."""
+        self._flight += 1
+        limit = min(piece.chunk.message.run_timeout for piece in pieces).total_seconds()
+        flight = Flight(self._flight, batch, tuple(pieces), limit, formed_at)
+        for piece in pieces:
+            piece.chunk.flying[flight.id] = piece.positions
+        return flight
+
+    def unsent(self, flight: Flight) -> None:
+        """Its process was gone before it could be sent."""
+        self.host.completer.post(lambda: self.decider.return_flight(flight))
+
+    # -- the process's thread
+
+    def loaded(self, loaded: Loaded) -> None:
+        spec = self.spec.with_tensors(_tensors(loaded.inputs), _tensors(loaded.outputs))
+        if loaded.batching_reason is not None:
+            log.warning("%s@%s is served one by one: %s", spec.name, spec.version, loaded.batching_reason)
+        with self.holding.changed:
+            self._loaded += 1
+            self.version = replace(
+                self.version,
+                spec=spec,
+                state=VersionState.READY,
+                error=None,
+                artifact_sha256=loaded.artifact_sha256,
+                batching=loaded.batching,
+                batching_reason=loaded.batching_reason,
+                described=True,
+            )
+            self.holding.inputs = spec.inputs
+            if self.holding.batcher is None:
+                self.holding.batcher = Batcher(batch_limits(spec, loaded.max_size), elements_of(spec))
+            version = self.version
+        self.host.report(version)
+        self.outcome.set()
+
+    def load_failed(self, error: str) -> None:
+        log.error("%s@%s cannot be loaded: %s", self.spec.name, self.spec.version, error)
+        with self.holding.changed:
+            if self._loaded:
+                return  # another instance serves
+            self.version = replace(self.version, state=VersionState.UNAVAILABLE, error=error)
+            version = self.version
+        self.host.report(version)
+        self.outcome.set()
+        if self.spec.unavailable == "fail":
+            self.host.completer.post(lambda: self.decider.fail_all(error))
+
+    def unloaded(self) -> None:
+        with self.holding.changed:
+            self._loaded -= 1
+            if self._loaded or self.ended:
+                return
+            self.version = replace(self.version, state=VersionState.LOADING)
+            version = self.version
+        self.host.report(version)
+
+    # -- stopping
+
+    def drain(self) -> None:
+        """No batch is formed any more; what is in the engines goes on."""
+        with self.holding.changed:
+            self.holding.draining = True
+            self.holding.changed.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        return any(instance.busy for instance in self.instances)
+
+    def begin_end(self) -> None:
+        with self.holding.changed:
+            self.holding.draining = self.ended = True
+            self.holding.changed.notify_all()
+        for instance in self.instances:
+            instance.process.begin_stop()
+
+    def finish_end(self, deadline: float) -> None:
+        for instance in self.instances:
+            instance.process.finish_stop(deadline)
+            instance.join(1.0)
+
+
+def _tensors(described: Iterable[DescribedTensor]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(t.name, t.datatype, t.shape, t.pad, t.mask_for) for t in described)
