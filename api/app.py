@@ -17,7 +17,7 @@ from api.openapi import build, methods_of
 from api.problems import Problem
 from api.replies import Reply, Send
 from api.services import Services
-from jobs.errors import BatchyardError, StoreError
+from jobs.errors import BatchyardError
 from jobs.ids import new_id
 
 log = logging.getLogger("batchyard.api")
@@ -106,9 +106,10 @@ def problem_of(error: Exception, request_id: str) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, BatchyardError):
-        if isinstance(error, StoreError):
-            log.error("request %s: %s", request_id, error)
-        return problems.of_error(error)
+        problem = problems.of_error(error)
+        if problem.code == "internal_error":
+            log.error("request %s failed", request_id, exc_info=error)
+        return problem
     log.error("request %s failed", request_id, exc_info=error)
     return Problem("internal_error", "The request could not be completed.")
 

@@ -1,5 +1,7 @@
 """Looking into the items of a submission: strict JSON for json models, canonical rows for tensor models."""
 
+import math
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -10,6 +12,14 @@ from jobs.errors import Finding
 from jobs.models.catalog import ModelVersion
 from jobs.models.spec import ModelSpec
 from jobs.tensors.decode import DecodedItems, ItemsDecoder
+
+DECODED_AT_ONCE = 64 * 1024
+DECODED_WHOLE = 1024 * 1024
+"""Values up to this are checked by decoding them; a larger one might take many times its size as objects."""
+MAX_DIGITS = 4300
+"""Of a number: what Python itself would still read."""
+_SUSPECTS = re.compile(rb'"(?:[^"\\]|\\.)*+"|([0-9]{300,}(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3,})')
+"""Strings, to be passed over, and numbers that may be out of range."""
 
 
 class InputsDecoder:
@@ -63,18 +73,28 @@ def _pointer(index: int, single: bool) -> str:
 
 def _check_json(items: Sequence[Item], whole: msgspec.Raw, single: bool, found: list[Finding]) -> None:
     """Every input is JSON that any reader takes: no number out of range, no depth that a reader would choke on."""
-    try:
-        if len(whole):
-            msgspec.json.decode(whole)
+    if len(whole) <= DECODED_AT_ONCE and _wrong(whole) is None:
         return
-    except (msgspec.MsgspecError, RecursionError):
-        pass
     for index, item in enumerate(items):
-        if not len(item.input):
-            continue
-        try:
-            msgspec.json.decode(item.input)
-        except RecursionError:
-            found.append(Finding(_pointer(index, single), "too_deep", "Nested too deeply.", index))
-        except msgspec.MsgspecError as error:
-            found.append(Finding(_pointer(index, single), "json", f"{str(error).replace('`', '')}.", index))
+        # An empty one was broken in its form already, and found there.
+        wrong = _wrong(item.input) if len(item.input) else None
+        if wrong is not None:
+            found.append(Finding(_pointer(index, single), *wrong, index))
+
+
+def _wrong(raw: msgspec.Raw) -> tuple[str, str] | None:
+    """What is wrong with a value whose syntax was seen to be right: code and detail, or None."""
+    try:
+        if len(raw) <= DECODED_WHOLE:
+            msgspec.json.decode(raw)
+        elif any(_out_of_range(match[1]) for match in _SUSPECTS.finditer(raw) if match[1]):
+            return "json", "Number out of range."
+    except RecursionError:
+        return "too_deep", "Nested too deeply."
+    except msgspec.MsgspecError as error:
+        return "json", f"{str(error).replace('`', '')}."
+    return None
+
+
+def _out_of_range(number: bytes) -> bool:
+    return len(number) > MAX_DIGITS or (not number.isdigit() and math.isinf(float(number)))

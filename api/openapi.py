@@ -15,7 +15,7 @@ from api import examples, problems, replies
 from api.front import Front
 from api.problems import Problem
 from api.routes import errors, health, jobs, models, results
-from jobs.errors import BatchyardError, Finding, StoreError
+from jobs.errors import BatchyardError, Finding
 
 _ROUTERS = (jobs.router, results.router, models.router, health.router, errors.router)
 _STATUSES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media_type"}
@@ -76,9 +76,10 @@ async def _on_problem(request: Request, error: Exception) -> Response:
 
 async def _on_known_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, BatchyardError)
-    if isinstance(error, StoreError):
-        raise error  # logged and answered where every unknown error is
-    return _answer(request, problems.of_error(error))
+    problem = problems.of_error(error)
+    if problem.code == "internal_error":
+        raise error  # answered and logged as every unknown error is
+    return _answer(request, problem)
 
 
 async def _on_unknown(request: Request, error: Exception) -> Response:

@@ -49,7 +49,7 @@ class Reader:
     def __init__(self, store: Store, read_single: _Single) -> None:
         self._store = store
         self._read_single = read_single
-        self._queue: queue.SimpleQueue[_Asked | Job | str | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Asked | list[Job] | list[str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[dict[str, Answer]], None] = lambda answers: None
@@ -74,20 +74,26 @@ class Reader:
 
     def ended(self, jobs: Iterable[Job]) -> None:
         """These ended: `told` shall have their answers. From any thread; no query for the jobs themselves."""
-        for job in jobs:
-            self._queue.put(job)
+        self._put(list(jobs))
 
     def look(self, ids: Iterable[str]) -> None:
         """`told` shall have these jobs as they now are. From any thread."""
-        for job_id in ids:
-            self._queue.put(job_id)
+        self._put(list(ids))
+
+    def _put(self, entries: list[Job] | list[str]) -> None:
+        # At once: one by one, the reader would wake for the first and make a round of every few.
+        if entries:
+            self._queue.put(entries)
 
     def _run(self) -> None:
         while True:
             entry = self._queue.get()
-            entries = []
+            entries: list[_Asked | Job | str] = []
             while entry is not None:
-                entries.append(entry)
+                if isinstance(entry, list):
+                    entries += entry
+                else:
+                    entries.append(entry)
                 if len(entries) >= MAX_ROUND:
                     break
                 try:
@@ -132,7 +138,7 @@ class Reader:
         chunks = self._store.results_of(singles) if singles else {}
         answers = {}
         for job in jobs:
-            line = self._read_single(job, chunks[job.id]) if job.id in chunks else None
+            line = self._line(job, chunks[job.id]) if job.id in chunks else None
             if line is not None:
                 body = render_job(job, line.output, line.error)
             elif job.final or all_of is None or job.id in all_of:
@@ -141,6 +147,14 @@ class Reader:
                 body = b""
             answers[job.id] = Answer(job, body)
         return answers
+
+    def _line(self, job: Job, chunks: Sequence[ResultChunk]) -> ItemLine | None:
+        """None where the result cannot be read: that must not cost the other clients of the round their answer."""
+        try:
+            return self._read_single(job, chunks)
+        except Exception:
+            log.exception("the result of job %s cannot be read", job.id)
+            return None
 
     def _deliver(
         self,

@@ -4,20 +4,30 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
+
+from jobs.errors import StoreError
 
 HERE = Path(__file__).parent
 
 
 def upgrade(target: str | Engine, revision: str = "head") -> None:
-    """`target` is a database URL or an engine. Does nothing when the tables are those of `revision` already."""
+    """`target` is a database URL or an engine. Does nothing when the tables are those of `revision` already.
+    StoreError for what is no ledger, or one that a later version of this program has made."""
     engine = create_engine(target, poolclass=NullPool) if isinstance(target, str) else target
-    with engine.connect() as connection:
-        command.upgrade(_config(connection), revision)
-        connection.commit()
-    if isinstance(target, str):
-        engine.dispose()
+    try:
+        with engine.connect() as connection:
+            command.upgrade(_config(connection), revision)
+            connection.commit()
+    except (SQLAlchemyError, CommandError) as error:
+        reason = getattr(error, "orig", None) or error
+        raise StoreError(f"the ledger {engine.url.database} cannot be brought up to date: {reason}") from error
+    finally:
+        if isinstance(target, str):
+            engine.dispose()
 
 
 def _config(connection: Connection) -> Config:

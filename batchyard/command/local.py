@@ -1,5 +1,6 @@
 """`batchyard up | doctor`: what runs on this machine. The server's code is imported only when one of them is called."""
 
+import os
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from batchyard.errors import BatchyardError
 SERVER_PACKAGES = frozenset(
     {"alembic", "fastapi", "ml_dtypes", "msgspec", "numpy", "orjson", "sqlalchemy", "ulid", "uvicorn", "yaml"}
 )
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 OURS = frozenset({"api", "batcher", "jobs", "migrations", "workers"})
 
 Data = Annotated[Path, typer.Option(help="Folder of the ledger, blobs and keys.")]
@@ -35,6 +37,10 @@ def up(
     """Run the local stack until Ctrl-C: API, ledger and workers on this machine, nothing to install."""
     if log_level not in ("debug", "info", "warning", "error"):
         raise typer.BadParameter("--log-level is debug, info, warning or error")
+    for variable in THREADS:
+        # Before the first import of a library that reads it; the engine processes inherit it. Engines run side by side
+        # here: a thread for each core in each of them would only be in the others' way.
+        os.environ.setdefault(variable, "1")
     stack = server_module("batchyard.local.stack")
     options = stack.Options(
         port=port,

@@ -20,11 +20,14 @@ from batchyard.errors import BatchyardError
 from batchyard.local import logs
 from batchyard.local.bootstrap import Parts
 from batchyard.local.data import Keys, Lock, prepare, write_env
+from jobs.errors import BatchyardError as CoreError
 from jobs.models.catalog import Catalog, VersionState
 from jobs.settings import Settings
 
 log = logging.getLogger("batchyard.stack")
 
+SWITCH_SECONDS = 0.005
+"""Longest that a thread of this process holds the interpreter while others want it."""
 LOOK_SECONDS = 0.2
 """How often the wait for the models looks whether the process is to end."""
 
@@ -42,12 +45,17 @@ class Options:
 def up(options: Options) -> int:
     """Runs until SIGINT or SIGTERM; gives the exit code. BatchyardError where it cannot start."""
     logs.configure(options.log_level)
+    # A thread that comes back from a commit should not wait 5 ms for the event loop to let it in.
+    sys.setswitchinterval(SWITCH_SECONDS)
     folder = prepare(options.data)
     with Lock(folder):
         settings = Settings.from_environment(
             port=options.port, admin_port=options.admin_port, data=folder, models=options.models
         )
-        Stack(settings, _repository(options.models, folder), options.as_json).run()
+        try:
+            Stack(settings, _repository(options.models, folder), options.as_json).run()
+        except CoreError as error:
+            raise BatchyardError(str(error)) from error
     return 0
 
 
@@ -120,6 +128,7 @@ class Stack:
             self._stop()
             return
         _report(self._parts.catalog)
+        _say(f"address and keys are in {self._settings.data / 'env'}; Ctrl-C stops")
         sys.stdout.write((json.dumps({"ready": self._url}) if self._as_json else f"ready {self._url}") + "\n")
         sys.stdout.flush()
 
@@ -139,13 +148,15 @@ class Stack:
 
 def _report(catalog: Catalog) -> None:
     """What a user must know about the models before work comes."""
-    for model in catalog.models().values():
-        for version in model.versions.values():
-            name = f"{version.spec.name}@{version.spec.version}"
-            if version.state is VersionState.UNAVAILABLE:
-                _say(f"! {name} is unavailable: {version.error}")
-            elif version.batching == "unsound":
-                _say(f"! {name} CANNOT BE BATCHED and is served one by one: {version.batching_reason}")
+    versions = [version for model in catalog.models().values() for version in model.versions.values()]
+    for version in versions:
+        name = f"{version.spec.name}@{version.spec.version}"
+        if version.state is VersionState.UNAVAILABLE:
+            _say(f"! {name} is unavailable: {version.error}")
+        elif version.batching == "unsound":
+            _say(f"! {name} CANNOT BE BATCHED and is served one by one: {version.batching_reason}")
+    ready = sum(version.state is VersionState.READY for version in versions)
+    _say(f"{ready} of {len(versions)} model versions are ready")
 
 
 def _say(text: str) -> None:

@@ -48,7 +48,10 @@ def rows_json(column: Column, part: memoryview, count: int) -> Callable[[int], b
             return lambda row: head + orjson.dumps(array[row], option=orjson.OPT_SERIALIZE_NUMPY) + b"}"
     return lambda row: (
         head
-        + data_json(from_bytes(part[row * row_bytes : (row + 1) * row_bytes], column.datatype, (-1,)), column.datatype)
+        + data_json(
+            from_bytes(part[row * row_bytes : (row + 1) * row_bytes], column.datatype, (row_bytes // size,)),
+            column.datatype,
+        )
         + b"}"
         if row_bytes
         else head + b"[]}"

@@ -90,6 +90,13 @@ class LocalStack:
             raise RuntimeError(f"the stack is not ready (exit code {self.exit_code}):\n{self.log}")
         self._remember()
 
+    def wait_log(self, text: str, timeout: float) -> None:
+        """Until stderr has this text; AssertionError (with the log) if it has not in time."""
+        with self._ready:
+            said = self._ready.wait_for(lambda: text in self.log or self.exit_code is not None, timeout)
+        assert said, f"no {text!r} in {timeout} s:\n{self.log}"
+        assert text in self.log, f"it ended without {text!r}:\n{self.log}"
+
     def stop(self, timeout: float = STOP_SECONDS) -> int:
         """SIGTERM; gives the exit code."""
         return self.signal(signal.SIGTERM, timeout)

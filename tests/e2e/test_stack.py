@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -154,6 +156,7 @@ def test_the_second_signal_is_immediate(tmp_path: Path, data: Path) -> None:
                 job.wait(2)
             assert client.get(job.id).state == "running"
         os.kill(stack.pid, signal.SIGTERM)
+        stack.wait_log("stopping", SECONDS)  # two signals at once would be one
         os.kill(stack.pid, signal.SIGTERM)
         began = time.monotonic()
         assert stack.wait_exit(10) != 0
@@ -172,3 +175,28 @@ def test_doctor_before_anything_runs(tmp_path: Path) -> None:
     assert "ok     Python: 3." in done.stdout
     assert "ok     disk speed" in done.stdout
     assert not (tmp_path / "data").exists()
+
+
+def test_a_ledger_that_is_none_is_told_without_a_traceback(data: Path, tmp_path: Path) -> None:
+    data.mkdir()
+    (data / "ledger.db").write_text("no database at all, but long enough for a header of one " * 4)
+    stack = LocalStack(data=data, models=few(tmp_path, "echo"))
+    stack.start(wait=False)
+    assert stack.wait_exit(30) == 1
+    assert "ledger.db cannot be brought up to date: file is not a database" in stack.log
+    assert "Traceback" not in stack.log
+
+
+def test_a_stop_does_not_wait_for_waiting_clients(tmp_path: Path, data: Path) -> None:
+    with LocalStack(data=data, models=few(tmp_path, "slow")) as stack:
+        with Client(stack.url, stack.key) as client:
+            at = datetime.now(UTC) + timedelta(hours=1)
+            job = client.submit("slow", input={"id": 1, "value": 1, "ms": 1}, not_before=at)
+            with httpx.Client(headers=stack.headers, timeout=90) as asked, ThreadPoolExecutor() as pool:
+                waiting = pool.submit(asked.get, f"{stack.url}/v1/jobs/{job.id}?wait=60")
+                with pytest.raises(WaitTimeout):
+                    job.wait(0.5)  # the other wait is under way by then
+                began = time.monotonic()
+                assert stack.stop() == 0, stack.log
+                assert waiting.result(5).json()["state"] == "queued"
+        assert time.monotonic() - began < 5

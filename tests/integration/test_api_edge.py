@@ -143,7 +143,9 @@ def test_models(kit: Kit) -> None:
         model = (await client.get("/v1/models/mlp")).json()
         assert model == {
             "name": "mlp", "default_version": "1",
-            "versions": [{"version": "1", "state": "ready", "error": None, "engine": "python", "artifact_sha256": None}],
+            "versions": [
+                {"version": "1", "state": "ready", "error": None, "engine": "python", "artifact_sha256": None},
+            ],
             "input": "tensors", "inputs": [{"name": "x", "datatype": "FP32", "shape": [4]}],
             "outputs": [{"name": "y", "datatype": "FP32", "shape": [2]}], "batch": {"max_size": 64},
             "batching": "sound", "batching_reason": None, "pool": "default", "workers": 1, "ready": True, "held": None,

@@ -101,11 +101,12 @@ def test_ending_answers_those_who_wait(kit: Kit) -> None:
         async with serving(kit) as running, httpx.AsyncClient(headers=AUTH, timeout=30) as client:
             made = await client.post(f"{running.url}/v1/jobs", json=ECHO)
             path = f"{running.url}{made.headers['location']}"
-            asking = [asyncio.create_task(client.get(f"{path}?wait=60"))]
-            asking.append(
-                asyncio.create_task(client.post(f"{running.url}/v1/jobs", json=ECHO, headers={"prefer": "wait=60"}))
-            )
-            asking.append(asyncio.create_task(client.get(f"{path}/events")))
+            wait = {"prefer": "wait=60"}
+            asking = [
+                asyncio.create_task(client.get(f"{path}?wait=60")),
+                asyncio.create_task(client.post(f"{running.url}/v1/jobs", json=ECHO, headers=wait)),
+                asyncio.create_task(client.get(f"{path}/events")),
+            ]
             await until(lambda: len(kit.app.front.waiters) == 3)
             running.stop.set()
             answers = await asyncio.gather(*asking)

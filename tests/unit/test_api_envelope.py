@@ -316,6 +316,8 @@ def test_keys_inside_inputs_are_the_models_business(builder: Builder, body: byte
         b'{"model":"mlp","input":{"x":[1,2,3,1e400]}}',
         b'{"model":"mlp","input":{"x":[1,2,3,' + b"1" * 5000 + b"]}}",
         b'{"model":"mlp","input":{"x":' + b"[" * 50_000 + b"]" * 50_000 + b"}}",
+        b'{"model":"echo","input":[' + b"[]," * 500_000 + b"1e400]}",
+        b'{"model":"echo","input":["' + b"x" * 2_000_000 + b'",' + b"1" * 5000 + b"]}",
         "{}".encode("utf-16"),
     ],
 )
@@ -335,3 +337,9 @@ def test_results_expiry_attempts_and_traceparent(builder: Builder) -> None:
     for attempts in (0, 101, "3"):
         problem = refused(builder, {"model": "echo", "input": 1, "retry": {"max_attempts": attempts}})
         assert set(found(problem)) == {"/retry/max_attempts"}
+
+
+def test_large_inputs_are_checked_without_a_false_alarm(builder: Builder) -> None:
+    number = "1" * 400 + "e" + "9" * 5
+    body = json.dumps({"model": "echo", "input": ["x" * 1_100_000, number, f'"{number}', 1e308, 10**400]})
+    assert build(builder, body.encode()).job.total == 1
