@@ -1,4 +1,4 @@
-"""What a model's ``handler.py`` may raise to say what a failure means. Nothing else is needed: a handler is a plain class.
+"""What a model's ``handler.py`` may raise to say what a failure means. A handler itself is a plain class.
 
 An error that is neither of these is retried as the model's and the job's policy say; ValueError, TypeError and KeyError
 in preprocess mean that the input is wrong, and are not.

@@ -90,7 +90,8 @@ def init(
         screen.json({"written": str(written)})
     else:
         screen.line(str(written))
-        screen.say(f"look it over, then: batchyard models run {name} --input x.json, and batchyard up")
+        where = f" --models {models}" if models is not None else ""
+        screen.say(f"look it over, then: batchyard models run {name} --input x.json{where}, and batchyard up{where}")
 
 
 @app.command()

@@ -30,7 +30,7 @@ class Packed:
 
 def chosen(folder: Path | None, edges: Path) -> list[Path]:
     """The files to classify: those under ``folder``, or the default set; and the edge cases, made in ``edges``."""
-    found = under(folder) if folder is not None else [*evenly(under(_library()), FROM_LIBRARY), *tracked(ROOT)]
+    found = under(folder) if folder is not None else [*_library(), *tracked(ROOT)]
     return [*edge_files(edges), *found]
 
 
@@ -114,5 +114,9 @@ def shown(path: Path) -> str:
     return os.fsencode(path.name).decode("utf-8", "replace")
 
 
-def _library() -> Path:
-    return Path(sysconfig.get_paths()["stdlib"])
+def _library() -> list[Path]:
+    """From the standard library; compiled modules only as far as there is too little else."""
+    paths = under(Path(sysconfig.get_paths()["stdlib"]))
+    plain = [path for path in paths if path.suffix != ".pyc"]
+    taken = evenly(plain, FROM_LIBRARY)
+    return [*taken, *evenly([path for path in paths if path.suffix == ".pyc"], FROM_LIBRARY - len(taken))]

@@ -17,7 +17,7 @@ from tests.demo.files import PACK_ITEMS, shown
 TYPES_SHOWN = 24
 SAMPLE_ROWS = 10
 NAME_WIDTH = 44
-WORTH_IT = 1.1  # times the rate
+WORTH_IT = 1.15  # times the rate
 
 
 class Bar:
@@ -76,13 +76,13 @@ class Screen:
         self.console.print(f"\n[bold]{text}[/bold]")
 
     def say(self, text: str) -> None:
-        self.console.print(f"  {text}", markup=False)
+        self.console.print(f"  {text}", markup=False, soft_wrap=True)
 
     def good(self, text: str) -> None:
         self.console.print(f"  [bold green]{text}[/bold green]")
 
     def bad(self, text: str) -> None:
-        self.console.print(f"  {text}", style="bold red", markup=False)
+        self.console.print(f"  {text}", style="bold red", markup=False, soft_wrap=True)
 
     def bar(self, what: str, total: int) -> Bar:
         return Bar(self.console, what, total)
@@ -142,7 +142,7 @@ class Screen:
         self.say(f"{bought.ratio:.2f} times the rate, with HTTP and every item safe on disk included")
         line = f"agree {bought.agree} of {bought.items}"
         (self.good if bought.agree == bought.items else self.bad)(line)
-        gains = "gains nothing" if bought.magika_ratio < WORTH_IT else "gains something"
+        gains = "gains nothing to speak of" if bought.magika_ratio < WORTH_IT else "gains something"
         self.say(
             f"magika's own net {gains} from batches: {bought.magika_alone:,.0f} items/s one by one, "
             f"{bought.magika_batched:,.0f} with {FILES_A_CALL} a call ({bought.magika_ratio:.2f} times)"

@@ -200,3 +200,19 @@ def test_a_stop_does_not_wait_for_waiting_clients(tmp_path: Path, data: Path) ->
                 assert stack.stop() == 0, stack.log
                 assert waiting.result(5).json()["state"] == "queued"
         assert time.monotonic() - began < 5
+
+
+def test_a_reader_goes_on_over_a_kill_and_a_restart(tmp_path: Path, data: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    stack = LocalStack(data=data, models=few(tmp_path, "slow"), arguments=("--port", str(port)))
+    with stack, Client(stack.url, stack.key, retry_for=SECONDS) as client, ThreadPoolExecutor() as pool:
+        job = client.submit("slow", items=[Item({"id": n, "value": n, "ms": 20}) for n in range(200)])
+        results = job.results()
+        first = next(results)
+        rest = pool.submit(list, results)
+        waited = pool.submit(job.wait, SECONDS)
+        assert stack.kill() == -signal.SIGKILL
+        stack.restart()
+        assert waited.result(SECONDS).state == "succeeded"
+        assert [first.index, *(result.index for result in rest.result(SECONDS))] == list(range(200))

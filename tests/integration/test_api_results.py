@@ -15,7 +15,7 @@ from api import events as events_module
 from api import waiters as waiters_module
 from api.results import PAGE
 from jobs import frames
-from jobs.records import Finish
+from jobs.records import ChunkRef, Finish, NewChunk
 from jobs.settings import Settings
 from jobs.states import Outcome
 from tests.contracts.store_kit import ManualClock
@@ -131,8 +131,6 @@ def test_an_item_that_moved_on_has_the_line_of_its_child(kit: Kit) -> None:
         payload = kit.committed[0].chunks[0].payload
         assert isinstance(payload, bytes)
         _, parts = frames.unpack_payload(payload)
-        from jobs.records import NewChunk
-
         child_payload = frames.pack(frames.PayloadHeader("json", ((1, 2),), ids=("doc-1",)), [parts[1]])
         child = NewChunk(0, ((1, 2),), child_payload, alone=True, attempts=1, parent=0)
         results = b"".join(
@@ -146,8 +144,6 @@ def test_an_item_that_moved_on_has_the_line_of_its_child(kit: Kit) -> None:
         assert (len(lines_of(waiting)), next_of(waiting)) == (1, ("false", 1))
         (message,) = done.children
         (fence,) = kit.ledger.call(lambda tx: tx.claim([message.ref], "wrk_script"))
-        from jobs.records import ChunkRef
-
         header = frames.ResultHeader("json", ((1, 2),), ids=("doc-1",), attempts=2)
         last = Finish(
             ChunkRef(message.job, message.seq, fence or 0), bytes([Outcome.SUCCEEDED]), frames.pack(header, [b"1"])

@@ -1,5 +1,6 @@
 """Times, fingerprints, keys and views: what goes in and comes out, to the letter."""
 
+import asyncio
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta
@@ -142,10 +143,6 @@ def test_open_paths_are_exactly_those_that_need_no_key() -> None:
         assert not auth.is_open(path)
 
 
-async def _no_key(digest: bytes) -> ApiKey | None:
-    return None
-
-
 def test_keys_are_cached_by_digest_and_expire() -> None:
     now = [AT]
     cache = MemoryCache(clock=lambda: now[0])
@@ -157,7 +154,7 @@ def test_keys_are_cached_by_digest_and_expire() -> None:
         return ApiKey("key_1", "acme", frozenset({"jobs:read"}), AT + timedelta(seconds=8)) if known else None
 
     checker = auth.Authenticator(cache, look_up, lambda: now[0])
-    run = __import__("asyncio").run
+    run = asyncio.run
     assert checker.cached(b"Bearer bysk_1") is None
     assert run(checker.key(b"Bearer bysk_1")).tenant == "acme"
     assert checker.cached(b"bearer  bysk_1 ") == run(checker.key(b"Bearer bysk_1"))

@@ -279,7 +279,7 @@ def test_parameters_are_merged_and_never_mixed(tmp_path: Path) -> None:
         (lambda f: (f / "1" / "handler.py").write_text("import sys\nsys.exit(3)\n"), "m/1/handler.py:2: import: SystemExit"),
         (lambda f: (f / "1" / "handler.py").unlink(), "m: needs a handler.py with a class Handler"),
         (lambda f: (f / "model.yaml").write_text("schema: 1\n"), "m/model.yaml:1: name is missing"),
-        (lambda f: (f / "model.yaml").unlink(), "m/model.yaml: model.yaml does not exist"),
+        (lambda f: (f / "model.yaml").unlink(), "m/model.yaml: m/model.yaml does not exist"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_be_loaded_says_why_and_ends(
