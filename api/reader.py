@@ -8,8 +8,9 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from api.views import render_job
 from jobs.errors import BatchyardError, Unavailable
@@ -39,7 +40,21 @@ class ItemLine:
 
 
 _Single = Callable[[Job, Sequence[ResultChunk]], ItemLine]
-_Asked = tuple[str, asyncio.Future[Answer | None]]
+
+
+class Ended(NamedTuple):
+    """A job that ended, and the chunk that holds its one item if that is at hand."""
+
+    job: Job
+    chunk: ResultChunk | None
+
+
+class _Asked(NamedTuple):
+    job_id: str
+    answer: asyncio.Future[Answer | None]
+
+
+_Entry = _Asked | Ended | str
 
 
 class Reader:
@@ -49,7 +64,7 @@ class Reader:
     def __init__(self, store: Store, read_single: _Single) -> None:
         self._store = store
         self._read_single = read_single
-        self._queue: queue.SimpleQueue[_Asked | list[Job] | list[str] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Asked | list[Ended] | list[str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[dict[str, Answer]], None] = lambda answers: None
@@ -69,18 +84,19 @@ class Reader:
         """The job as it now is, with its JSON; None if there is none. To be called on the event loop."""
         assert self._loop is not None
         future: asyncio.Future[Answer | None] = self._loop.create_future()
-        self._queue.put((job_id, future))
+        self._queue.put(_Asked(job_id, future))
         return future
 
-    def ended(self, jobs: Iterable[Job]) -> None:
-        """These ended: `told` shall have their answers. From any thread; no query for the jobs themselves."""
+    def ended(self, jobs: Iterable[Ended]) -> None:
+        """These ended: `told` shall have their answers. From any thread; no query for the jobs themselves, nor for the
+        results that are given along."""
         self._put(list(jobs))
 
     def look(self, ids: Iterable[str]) -> None:
         """`told` shall have these jobs as they now are. From any thread."""
         self._put(list(ids))
 
-    def _put(self, entries: list[Job] | list[str]) -> None:
+    def _put(self, entries: list[Ended] | list[str]) -> None:
         # At once: one by one, the reader would wake for the first and make a round of every few.
         if entries:
             self._queue.put(entries)
@@ -88,7 +104,7 @@ class Reader:
     def _run(self) -> None:
         while True:
             entry = self._queue.get()
-            entries: list[_Asked | Job | str] = []
+            entries: list[_Entry] = []
             while entry is not None:
                 if isinstance(entry, list):
                     entries += entry
@@ -105,8 +121,8 @@ class Reader:
             if entry is None:
                 return
 
-    def _round(self, entries: Sequence[_Asked | Job | str]) -> None:
-        asked = [entry for entry in entries if isinstance(entry, tuple)]
+    def _round(self, entries: Sequence[_Entry]) -> None:
+        asked = [entry for entry in entries if isinstance(entry, _Asked)]
         try:
             answers = self._answers(entries, asked)
             error = None
@@ -115,7 +131,8 @@ class Reader:
         except Exception:
             log.exception("reading jobs failed")
             answers, error = {}, Unavailable("Jobs cannot be read at the moment.")
-        for_told = {entry if isinstance(entry, str) else entry.id for entry in entries if isinstance(entry, (str, Job))}
+        for_told = [entry for entry in entries if isinstance(entry, str)]
+        for_told += [entry.job.id for entry in entries if isinstance(entry, Ended)]
         told = {job_id: answers[job_id] for job_id in for_told if job_id in answers}
         assert self._loop is not None
         try:
@@ -123,22 +140,32 @@ class Reader:
         except RuntimeError:
             log.debug("the event loop is closed; %d reads have nobody left to answer", len(entries))
 
-    def _answers(self, entries: Sequence[_Asked | Job | str], asked: Sequence[_Asked]) -> dict[str, Answer]:
-        jobs = {entry.id: entry for entry in entries if isinstance(entry, Job)}
+    def _answers(self, entries: Sequence[_Entry], asked: Sequence[_Asked]) -> dict[str, Answer]:
+        ended = [entry for entry in entries if isinstance(entry, Ended)]
+        jobs = {entry.job.id: entry.job for entry in ended}
+        at_hand = {entry.job.id: [entry.chunk] for entry in ended if entry.chunk is not None}
         wanted = {entry for entry in entries if isinstance(entry, str)} | {job_id for job_id, _ in asked}
         wanted -= jobs.keys()
         if wanted:
             jobs.update(self._store.jobs_by_id(list(wanted)))
-        return self.render(jobs.values(), {job_id for job_id, _ in asked})
+        return self.render(jobs.values(), {job_id for job_id, _ in asked}, at_hand)
 
-    def render(self, jobs: Iterable[Job], all_of: set[str] | None = None) -> dict[str, Answer]:
-        """Answers of these jobs; those that run on are left without a body unless they are in `all_of`."""
+    def render(
+        self,
+        jobs: Iterable[Job],
+        all_of: set[str] | None = None,
+        at_hand: Mapping[str, Sequence[ResultChunk]] | None = None,
+    ) -> dict[str, Answer]:
+        """Answers of these jobs; those that run on are left without a body unless they are in `all_of`. Results that
+        are not `at_hand` are read."""
         jobs = list(jobs)
-        singles = [job.id for job in jobs if has_line(job)]
-        chunks = self._store.results_of(singles) if singles else {}
+        chunks = dict(at_hand or {})
+        singles = [job.id for job in jobs if has_line(job) and job.id not in chunks]
+        if singles:
+            chunks |= self._store.results_of(singles)
         answers = {}
         for job in jobs:
-            line = self._line(job, chunks[job.id]) if job.id in chunks else None
+            line = self._line(job, chunks[job.id]) if job.id in chunks and has_line(job) else None
             if line is not None:
                 body = render_job(job, line.output, line.error)
             elif job.final or all_of is None or job.id in all_of:

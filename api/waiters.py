@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from api.problems import Problem
-from api.reader import Answer, Reader
+from api.reader import Answer, Ended, Reader
 from jobs.notifier import Notifier, Ping
 
 FLOOR_SECONDS = 1.0
@@ -109,7 +109,7 @@ class Waiters:
         if not jobs:
             return
         if ping.finals:
-            self._reader.ended(job for job in ping.finals if job.id in jobs)
+            self._reader.ended(Ended(job, ping.results.get(job.id)) for job in ping.finals if job.id in jobs)
         else:
             self._reader.look(job_id for job_id in ping.jobs if job_id in jobs)
 

@@ -138,6 +138,6 @@ def unpack_results(buffer: bytes | memoryview) -> Iterator[tuple[ResultHeader, l
 
 def payload_size(frame: bytes | memoryview) -> int:
     """Bytes of the parts of a frame that stands alone, without looking at them."""
-    (head,) = _U32.unpack_from(frame, 4)
-    (parts,) = _U32.unpack_from(frame, 8 + head)
+    head: int = _U32.unpack_from(frame, 4)[0]
+    parts: int = _U32.unpack_from(frame, 8 + head)[0]
     return len(frame) - 12 - head - 4 * parts

@@ -9,7 +9,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jobs.blob import BlobStore
 from jobs.clock import Clock
@@ -19,7 +19,7 @@ from jobs.ledger import Ledger
 from jobs.notifier import Notifier, Ping
 from jobs.publisher import Publisher
 from jobs.records import Finish
-from jobs.store import Finished
+from jobs.store import Finished, ResultChunk
 from workers import outcomes, outputs
 from workers.held import Held, HeldChunk
 
@@ -120,12 +120,13 @@ class Completer:
         by_incarnation: dict[str, list[Finish]] = {}
         for chunk, finish in zip(chunks, finishes, strict=True):
             by_incarnation.setdefault(chunk.incarnation, []).append(finish)
+        lone = {chunk.message.job: (chunk, finish) for chunk, finish in zip(chunks, finishes, strict=True)}
         self._crash.passing("engine_result")
         for incarnation, group in by_incarnation.items():
             finished = self._persist(group, incarnation)
             if finished is None:
                 return  # given up while stopping; the ledger has them as running, and they run again
-            self._tell(finished)
+            self._tell(finished, lone)
         self._crash.passing("result_offset")
         self._settle(chunks)
 
@@ -156,7 +157,7 @@ class Completer:
                     return None
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _tell(self, finished: Finished) -> None:
+    def _tell(self, finished: Finished, lone: Mapping[str, tuple[HeldChunk, Finish]]) -> None:
         late = len(finished.accepted) - sum(finished.accepted)
         if late:
             self.zombie_finishes += late
@@ -164,6 +165,13 @@ class Completer:
         if finished.children:
             self._publisher.publish(finished.children)
         if finished.jobs:
-            self._notifier.ping(
-                Ping(tuple(job.id for job in finished.jobs), finals=tuple(job for job in finished.jobs if job.final))
-            )
+            finals = tuple(job for job in finished.jobs if job.final)
+            results = {
+                job.id: ResultChunk(chunk.message.seq, chunk.header.items, finish.outcomes, finish.results, None, None)
+                for job in finals
+                if job.single
+                for chunk, finish in [lone[job.id]]
+                if finish.results and chunk.header is not None
+            }
+            # Who waits for a single input is answered from this, without another look at the ledger.
+            self._notifier.ping(Ping(tuple(job.id for job in finished.jobs), finals=finals, results=results))

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from batcher.batch import Batch
 from batcher.forming import Batcher
@@ -86,11 +87,8 @@ class Runner:
                     self.holding.close([chunk])
             else:
                 positions = list(range(dropped.span.start, dropped.span.stop))
-                self.host.completer.post(
-                    lambda chunk=chunk, positions=positions: self.decider.end(
-                        chunk, positions, outcomes.deadline_exceeded()
-                    )
-                )
+                late = outcomes.deadline_exceeded()
+                self.host.completer.post(partial(self.decider.end, chunk, positions, late))
 
     def claim(self, batch: Batch) -> list[Piece]:
         """The pieces of a batch whose chunks are ours to run; claims those that are touched for the first time."""
@@ -117,7 +115,7 @@ class Runner:
             except (BatchyardError, OSError) as error:
                 log.error("the payload of %s cannot be fetched: %s", chunk.ref, error)
                 failure = ItemError(ErrorCode.SOURCE_UNREADABLE, "the stored input cannot be read", True, "decode")
-                self.host.completer.post(lambda chunk=chunk, failure=failure: self.decider.refuse([chunk], failure))
+                self.host.completer.post(partial(self.decider.refuse, [chunk], failure))
                 continue
             kept.append(piece)
             parts.append(chunk.payload)

@@ -21,6 +21,15 @@ Report = Callable[[int, str], None]
 """Notes one finding: line (from 1) and what is wrong and what to do."""
 
 
+_OPENING = (
+    yaml.FlowSequenceStartToken,
+    yaml.FlowMappingStartToken,
+    yaml.BlockSequenceStartToken,
+    yaml.BlockMappingStartToken,
+)
+_CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """``value`` is None, bool, int, float, str, a list of Nodes or a mapping of str to Node."""
@@ -65,27 +74,26 @@ def parse(data: bytes, where: str, report: Report) -> Node:
         raise ModelError(f"{where}:{line}", f"is not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise ModelError(f"{where}:1", f"is not YAML: {str(error).splitlines()[0]}") from None
-    except RecursionError:
-        raise ModelError(f"{where}:1", f"is nested deeper than {MAX_DEPTH} levels") from None
     if root is None:
         raise ModelError(f"{where}:1", "is empty; `batchyard models init` writes a filled one")
-    return _node(root, report, 0)
+    return _node(root, report)
 
 
 def _refuse_indirections(text: str, where: str) -> None:
+    depth = 0
     for token in yaml.scan(text, Loader=_Loader):
         line = token.start_mark.line + 1
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if depth > MAX_DEPTH:
+            raise ModelError(f"{where}:{line}", f"is nested deeper than {MAX_DEPTH} levels")
         if isinstance(token, yaml.TagToken):
             raise ModelError(f"{where}:{line}", "YAML tags (!…) are refused; write the plain value")
         if isinstance(token, (yaml.AnchorToken, yaml.AliasToken)):
             raise ModelError(f"{where}:{line}", "YAML anchors and aliases (&, *) are refused; write the value out")
 
 
-def _node(node: yaml.Node, report: Report, depth: int) -> Node:
+def _node(node: yaml.Node, report: Report) -> Node:
     line = node.start_mark.line + 1
-    if depth > MAX_DEPTH:
-        report(line, f"nested deeper than {MAX_DEPTH} levels")
-        return Node(None, line)
     if isinstance(node, yaml.MappingNode):
         entries: dict[str, Node] = {}
         for key_node, value_node in node.value:
@@ -95,11 +103,11 @@ def _node(node: yaml.Node, report: Report, depth: int) -> Node:
             elif key in entries:
                 report(key_node.start_mark.line + 1, f"{key!r} is given twice; keep one")
             else:
-                value = _node(value_node, report, depth + 1)
+                value = _node(value_node, report)
                 entries[key] = Node(value.value, key_node.start_mark.line + 1)
         return Node(entries, line)
     if isinstance(node, yaml.SequenceNode):
-        return Node([_node(entry, report, depth + 1) for entry in node.value], line)
+        return Node([_node(entry, report) for entry in node.value], line)
     return Node(_scalar(node, report, line), line)
 
 

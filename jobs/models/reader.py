@@ -57,7 +57,7 @@ def _specs(top: Section, folder: Path, versions: Sequence[str]) -> list[ModelSpe
     declared = tensors.read(top, plain_json=kind == "json" and engine == "python")
     if kind == "tensors" and engine == "python" and not (declared.inputs and declared.outputs):
         top.report("engine", "python with `input: tensors` needs `inputs` and `outputs`; nothing else can tell them")
-    concurrency, mode = _handler(top)
+    concurrency, mode = _handler(top, engine)
     timeouts = top.section("timeouts")
     retry = top.section("retry")
     common: dict[str, Any] = {
@@ -159,11 +159,13 @@ def _hashes(node: Node, versions: Sequence[str]) -> Mapping[str, str]:
     return {version: value.lower() for version, value in pairs.items()}
 
 
-def _handler(top: Section) -> tuple[int, str]:
+def _handler(top: Section, engine: str) -> tuple[int, str]:
     section = top.section("handler")
     concurrency = section.take("concurrency", whole(1, 64), 1)
     mode = section.take("mode", choice("thread", "process"), "process")
-    if concurrency > 1 and mode == "process":
+    if concurrency > 1 and engine == "python":
+        section.report("concurrency", "is for preprocess and postprocess, which engine python does not call; remove it")
+    elif concurrency > 1 and mode == "process":
         section.report("concurrency", "above 1 with mode process is not available yet; write `mode: thread`")
     section.done()
     return concurrency, mode

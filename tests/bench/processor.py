@@ -5,12 +5,14 @@ what each has reaped of its children.
 """
 
 import os
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+DYING_SECONDS = 5.0
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -41,7 +43,10 @@ class GroupMeter:
                 (self.folder / "cgroup.procs").write_text(str(each))
 
     def remove(self) -> None:
-        """After all its processes have ended."""
+        """After all its processes were told to end: a process that is just dying still holds it."""
+        until = time.monotonic() + DYING_SECONDS
+        while (self.folder / "cgroup.procs").read_text().strip() and time.monotonic() < until:
+            time.sleep(0.05)
         with suppress(OSError):
             self.folder.rmdir()
 

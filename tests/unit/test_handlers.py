@@ -15,7 +15,10 @@ from workers.child.failures import MAX_TRACEBACK, told
 from workers.child.loading import Ready, load
 from workers.wire import Failure, Run, Segment, Start
 
-VECTOR = "axes: {n: {min: 1, max: 4}}\ninputs: {x: {datatype: FP32, shape: [n], pad: -1}}\noutputs: {y: {datatype: FP32, shape: [n]}}\n"
+VECTOR = (
+    "axes: {n: {min: 1, max: 4}}\ninputs: {x: {datatype: FP32, shape: [n], pad: -1}}\n"
+    "outputs: {y: {datatype: FP32, shape: [n]}}\n"
+)
 
 
 def ready(root: Path, name: str = "m") -> Ready:
@@ -247,7 +250,10 @@ def test_python_with_tensors(tmp_path: Path) -> None:
         "    def predict(self, inputs, parameters):\n"
         "        x = inputs['x']\n        return {'y': x.sum(1) * parameters.get('by', 1), 'z': x.astype('f8')}\n"
     )
-    extra = "inputs: {x: {datatype: FP32, shape: [2]}}\noutputs: {y: {datatype: FP32, shape: []}, z: {datatype: FP32, shape: [2]}}\n"
+    extra = (
+        "inputs: {x: {datatype: FP32, shape: [2]}}\n"
+        "outputs: {y: {datatype: FP32, shape: []}, z: {datatype: FP32, shape: [2]}}\n"
+    )
     python_model(tmp_path, "m", f"class Handler:\n{body}", extra=extra, kind="tensors")
     x = np.array([[1, 2], [3, 4]], np.float32)
     answered = run(ready(tmp_path), rows_payload({"x": x}), counts=[2])

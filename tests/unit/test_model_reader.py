@@ -22,7 +22,8 @@ inputs:
   attention_mask: {datatype: INT64, shape: [length], pad: 0, mask_for: input_ids}
 outputs: {sentence_embedding: {datatype: FP32, shape: [384]}}
 axes: {length: {min: 1, max: 512}}
-batch: {max_size: 32, preferred_sizes: [8, 16], max_queue_delay_ms: 2.5, max_padded_elements: 65536, p99_objective_ms: null}
+batch: {max_size: 32, preferred_sizes: [8, 16], max_queue_delay_ms: 2.5, max_padded_elements: 65536,
+        p99_objective_ms: null}
 timeouts: {run_seconds: 20}
 retry: {max_attempts: 2}
 instances: 1
@@ -97,7 +98,8 @@ def test_a_hash_for_each_version() -> None:
     [
         ("batch: {max_siz: 3}", "unknown key batch.max_siz; did you mean max_size?"),
         ("shema: 1", "unknown key shema"),
-        ("handler: {concurrency: 2}", "handler.concurrency above 1 with mode process is not available yet"),
+        ("handler: {concurrency: 2, mode: thread}", "handler.concurrency is for preprocess and postprocess"),
+        ("handler: {mode: fork}", "handler.mode must be one of thread, process"),
         ("batch: {max_size: 0}", "batch.max_size must be from 1 to"),
         ("batch: {max_size: '8'}", "batch.max_size must be a whole number, not '8'"),
         ("batch: {max_size: true}", "batch.max_size must be a whole number, not True"),
@@ -146,6 +148,11 @@ def test_refused_with_its_line(line: str, says: str) -> None:
 def test_tensors_are_checked(tensors: str, says: str) -> None:
     text = LEAST.replace("python", "onnxruntime").replace("json", "tensors") + "artifact: {path: m.onnx}\n"
     assert says in refusal(f"{text}{tensors}\n")
+
+
+def test_processes_for_a_handler_are_not_there_yet() -> None:
+    text = LEAST.replace("python", "onnxruntime") + "artifact: {path: m.onnx}\nhandler: {concurrency: 2}\n"
+    assert "model.yaml:6: handler.concurrency above 1 with mode process is not available yet" in refusal(text)
 
 
 def test_python_with_tensors_must_declare_them() -> None:

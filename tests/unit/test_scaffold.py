@@ -122,7 +122,7 @@ def test_run_shows_the_traceback_of_one_item_s_own_error(tmp_path: Path, capsys:
 
 
 def test_run_with_parameters_and_versions(tmp_path: Path) -> None:
-    body = "class Handler:\n    def predict(self, inputs, parameters):\n        return [[{}, parameters] for i in inputs]\n"
+    body = "class Handler:\n    def predict(self, inputs, parameters):\n        return [[{}, parameters]]\n"
     folder = python_model(tmp_path, "m", body.format(1), extra="parameters: {a: 1, b: 2}\ndefault_version: 1\n")
     (folder / "2").mkdir()
     (folder / "2" / "handler.py").write_text(body.format(2))

@@ -162,7 +162,7 @@ def test_one_by_one_as_asked_is_not_called_unsound(tmp_path: Path) -> None:
 
 def test_a_sample_that_fails_refuses_the_model(tmp_path: Path) -> None:
     python_model(tmp_path, "m", PREDICT.format("return [1 / i for i in inputs]"), extra="sample: [1, 0, 2]\n")
-    with pytest.raises(ModelError, match="m/model.yaml: sample 1 cannot be run: ZeroDivisionError"):
+    with pytest.raises(ModelError, match=r"m/model\.yaml: sample 1 cannot be run: ZeroDivisionError"):
         ready(tmp_path)
 
 

@@ -1,8 +1,9 @@
 """Answers -> the result frame of each segment."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from workers.child.arrays import Array
 from workers.child.failures import OutputInvalid
 from workers.child.items import Opened
 
+T = TypeVar("T")
 Row = Mapping[str, Array]
 """One item's outputs, without batch dimension."""
 
@@ -27,13 +29,32 @@ def json_frame(one: Opened, answers: Sequence[tuple[int, bytes]]) -> bytes:
 
 def rows_frame(one: Opened, outputs: Mapping[str, Array]) -> bytes:
     """`outputs`: {name: array [items, …]} of all items of `one`, whose shapes are alike."""
-    wanted = _wanted(one.header, outputs)
-    if any(datatype_of(name, array) == "BYTES" for name, array in wanted.items()):
-        rows = [(position, {n: a[at] for n, a in wanted.items()}) for at, position in enumerate(one.positions())]
-        return ragged_frames(one, rows)
-    columns = tuple(Column(name, datatype_of(name, array), array.shape[1:]) for name, array in wanted.items())
-    header = ResultHeader(kind="rows", columns=columns, **_common(one, one.spans))
-    return frames.pack(header, [to_bytes(array) for array in wanted.values()])
+    if any(datatype_of(name, array) == "BYTES" for name, array in outputs.items()):
+        return ragged_frames(one, list(zip(one.positions(), rows_of(outputs), strict=True)))
+    return RowsFrames(outputs).frame(one, 0, one.count)
+
+
+class RowsFrames:
+    """Result frames of consecutive items of one batch, cut from its outputs without copying or looking at an item."""
+
+    def __init__(self, outputs: Mapping[str, Array]) -> None:
+        """`outputs`: {name: array [items, …]}, none of them BYTES."""
+        self._columns = {
+            name: Column(name, datatype_of(name, array), array.shape[1:]) for name, array in outputs.items()
+        }
+        self._data = {name: memoryview(to_bytes(array)) for name, array in outputs.items()}
+        self._row = {name: array.dtype.itemsize * math.prod(array.shape[1:]) for name, array in outputs.items()}
+        self._all = tuple(self._columns.values())
+
+    def frame(self, one: Opened, start: int, stop: int) -> bytes:
+        """Rows [start, stop) of the batch, which are the items of `one`."""
+        columns = self._all if one.header.outputs is None else tuple(_wanted(one.header, self._columns).values())
+        header = ResultHeader(kind="rows", columns=columns, **_common(one, one.spans))
+        parts = []
+        for column in columns:
+            row = self._row[column.name]
+            parts.append(self._data[column.name][start * row : stop * row])
+        return frames.pack(header, parts)
 
 
 def ragged_frames(one: Opened, rows: Sequence[tuple[int, Row]]) -> bytes:
@@ -64,7 +85,7 @@ def datatype_of(name: str, array: Array) -> str:
     return datatype
 
 
-def _wanted(header: PayloadHeader, outputs: Mapping[str, Array]) -> Mapping[str, Array]:
+def _wanted(header: PayloadHeader, outputs: Mapping[str, T]) -> Mapping[str, T]:
     if header.outputs is None:
         return outputs
     missing = [name for name in header.outputs if name not in outputs]

@@ -1,5 +1,6 @@
 """The items of one batch, as they come out of the payload frames of its segments."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from jobs.frames import PayloadHeader
 from jobs.models.spec import ModelSpec
 from jobs.records import Ranges
 from jobs.tensors.binary import from_bytes
+from jobs.tensors.datatypes import size_of
 from workers.child.arrays import Array
 from workers.child.collate import Block, block_of
 from workers.wire import Run, parameters_of
@@ -135,6 +137,24 @@ def blocks_of(one: Opened, spec: ModelSpec) -> list[Block]:
     else:
         stretches = [(position, position + 1) for position in one.positions()]
     return [block_of(_arrays(one, start, stop), spec.inputs, spec.axes, stop - start) for start, stop in stretches]
+
+
+def joined_rows(opened: Sequence[Opened], spec: ModelSpec) -> Block | None:
+    """All items of all segments as one block, its columns joined as bytes; None where shapes or kinds differ."""
+    columns = opened[0].header.columns
+    if any(one.header.kind != "rows" or one.header.columns != columns for one in opened):
+        return None
+    count = sum(one.count for one in opened)
+    arrays: dict[str, Array] = {}
+    for at, column in enumerate(columns):
+        size = size_of(column.datatype)
+        if size is None:
+            return None
+        row = size * math.prod(column.shape)
+        pieces = [one.parts[at][start * row : stop * row] for one in opened for start, stop in one.spans]
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        arrays[column.name] = from_bytes(data, column.datatype, (count, *column.shape))
+    return block_of(arrays, spec.inputs, spec.axes, count)
 
 
 def _arrays(one: Opened, start: int, stop: int) -> dict[str, Array]:
