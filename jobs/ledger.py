@@ -153,9 +153,7 @@ class Ledger:
     def _commit(self, group: _Group) -> None:
         changes = [change for change in group.changes if change.future.set_running_or_notify_cancel()]
         try:
-            with self._store.begin() as transaction:
-                answers = _submit(transaction, group.submissions)
-                results = [_make(transaction, change) for change in changes]
+            answers, results = self._transact(group, changes)
         except Exception as error:
             known = error if isinstance(error, BatchyardError) else StoreError(f"{type(error).__name__}: {error}")
             log.error("ledger: a group of %d was not committed: %s", len(group.submissions) + len(changes), known)
@@ -165,6 +163,27 @@ class Ledger:
             self._tell_committed(group, answers)
         _answer_changes(changes, results)
         _answer_submissions(group.submissions, answers)
+
+    def _transact(
+        self, group: _Group, changes: Sequence[_Change]
+    ) -> tuple[list[Answer], list[tuple[Any, Exception | None]]]:
+        """At first without savepoints: nearly always nothing fails, and each one is two more statements for which the
+        driver lets go of the interpreter. When something does, all is undone and made again, each in a savepoint."""
+        made = False
+        try:
+            with self._store.begin() as transaction:
+                jobs = [submission.job for submission in group.submissions]
+                answers: list[Answer] = list(transaction.submit(jobs)) if jobs else []
+                results: list[tuple[Any, Exception | None]] = [(change.make(transaction), None) for change in changes]
+                made = True
+            return answers, results
+        except Unavailable:
+            raise
+        except Exception:
+            if made:
+                raise  # by the commit: nobody knows whether it took effect
+        with self._store.begin() as transaction:
+            return _submit(transaction, group.submissions), [_make(transaction, change) for change in changes]
 
     def _tell_committed(self, group: _Group, answers: Sequence[Answer]) -> None:
         inserted = [

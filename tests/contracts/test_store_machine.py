@@ -8,16 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    initialize,
-    invariant,
-    multiple,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from jobs.records import ChunkRef, Finish, Job, NewChunk, NewJob
 from jobs.states import FINAL, JobState, Outcome, final_state
@@ -25,6 +16,8 @@ from tests.contracts.store_kit import ADAPTERS, SECOND, make_kit, new_job, paylo
 
 WORKERS = ("wrk_1", "wrk_2")
 DECIDED = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED, Outcome.EXPIRED)
+OUTCOMES = st.lists(st.sampled_from([*DECIDED[:2], *DECIDED, Outcome.MOVED]), min_size=3, max_size=3)
+DELAY = st.sampled_from([None, 4])
 
 
 @dataclass
@@ -45,16 +38,21 @@ class Seen:
 
 
 class StoreMachine(RuleBasedStateMachine):
+    """Rules pick from what exists by number, so that each step does something."""
+
     adapter = "sqlite"
-    claims = Bundle("claims")
 
     @initialize()
     def open(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.kit = make_kit(self.adapter, Path(self.folder.name))
+        self.kit.register("wrk_2")
+        self.alive = set(WORKERS)
         self.jobs: dict[str, NewJob] = {}
-        self.alive = dict.fromkeys(WORKERS[:1], 0)
+        self.claims: list[Claim] = []  # also those that no longer stand
         self.seen = Seen()
+        for _ in range(2):
+            self.submit([[3, 2], [1]], None, None, None, None)
 
     def teardown(self) -> None:
         self.kit.store.close()
@@ -77,6 +75,7 @@ class StoreMachine(RuleBasedStateMachine):
             new_job(
                 *sizes,
                 created_at=now,
+                publish_now=False,
                 idempotency_key=key,
                 fingerprint=b"1" if key else None,
                 queue_deadline_at=queue and now + queue * SECOND,
@@ -90,124 +89,139 @@ class StoreMachine(RuleBasedStateMachine):
             if not answer.replayed:
                 self.jobs[job.id] = job
 
-    @rule(target=claims, worker=st.sampled_from(WORKERS), limit=st.integers(1, 6), late=st.booleans())
-    def claim_what_is_due(self, worker: str, limit: int, late: bool) -> object:
-        if late:
-            self.kit.clock.advance(15)  # past the publishing lease
-        messages = self.kit.due(limit=limit, lease=5 * SECOND)
+    @rule(
+        worker=st.sampled_from(WORKERS), limit=st.integers(1, 6), outcomes=OUTCOMES, delay=DELAY, held=st.integers(0, 6)
+    )
+    def work(self, worker: str, limit: int, outcomes: list[Outcome], delay: int | None, held: int) -> None:
+        """Claims what is due and finishes all but `held` chunks of it at once."""
+        before = len(self.claims)
+        self.claim(worker, limit)
+        fresh = len(self.claims) - before
+        for at in range(held, fresh, 3):
+            self.finish(list(range(at, min(at + 3, fresh))), outcomes, delay, False)
+
+    def claim(self, worker: str, limit: int) -> None:
+        messages = self.kit.due(limit=limit, lease=SECOND)
+        for message in messages:
+            job = self.kit.store.jobs_by_id([message.job])[message.job]
+            assert job.stop_as is None
+            assert job.not_before is None or job.not_before <= self.kit.clock()
         refs = [message.ref for message in messages]
         granted = self.kit.claim(*refs, *refs[:1], worker=worker)
         assert granted[len(refs) :] == [None] * (len(granted) - len(refs))
-        made = []
         for message, fence in zip(messages, granted, strict=False):
-            if fence is not None:
-                assert worker in self.alive
-                assert fence == message.fence + 1
-                (row,) = self.rows("first_item", message.ref)
-                made.append(Claim(replace(message.ref, fence=fence), worker, message.count, int(str(row[0]))))
-        return multiple(*made)
+            if fence is None:
+                continue
+            assert worker in self.alive
+            ref = replace(message.ref, fence=fence)
+            assert fence > message.fence
+            assert self.standing(ref, worker)
+            ((first,),) = self.rows("first_item", ref)
+            self.claims.append(Claim(ref, worker, message.count, int(str(first))))
 
     @rule(
-        claim=consumes(claims),
-        outcomes=st.lists(st.sampled_from([*DECIDED, Outcome.MOVED]), min_size=3, max_size=3),
-        delay=st.sampled_from([None, 4]),
-        twice=st.booleans(),
+        picked=st.lists(st.integers(0, 11), min_size=1, max_size=3),
+        outcomes=OUTCOMES,
+        delay=DELAY,
+        stranger=st.sampled_from([False, False, True]),
     )
-    def finish(self, claim: Claim, outcomes: list[Outcome], delay: int | None, twice: bool) -> None:
-        ref = claim.ref
-        standing = self.rows("state, fence, worker", ref) == [("running", ref.fence, claim.worker)]
-        before = self.kit.store.jobs_by_id([ref.job])[ref.job]
-        entry = Finish(ref, bytes(outcomes[: claim.count]), b"x", self.children(claim, outcomes, delay))
-        answer = self.kit.finish(*[entry] * (1 + twice), worker=claim.worker)
-        assert answer.accepted == ((standing, False) if twice else (standing,))
-        after = self.kit.store.jobs_by_id([ref.job])[ref.job]
-        if not standing:
-            assert answer.jobs == ()
-            assert after == before
+    def finish(self, picked: list[int], outcomes: list[Outcome], delay: int | None, stranger: bool) -> None:
+        claims = self.recent(picked)
+        if not claims:
             return
-        assert (ref.job, ref.seq) not in self.seen.finished
-        self.seen.finished.add((ref.job, ref.seq))
-        assert answer.jobs == (after,)
+        worker = claims[0].worker
+        if stranger:
+            worker = WORKERS[1 - WORKERS.index(worker)]
+        named: set[tuple[str, int]] = set()
+        expected = []
+        for claim in claims:
+            place = (claim.ref.job, claim.ref.seq)
+            expected.append(place not in named and self.standing(claim.ref, worker))
+            if expected[-1]:
+                named.add(place)
+        before = self.kit.store.jobs_by_id(sorted(self.jobs))
+        entries = [
+            Finish(claim.ref, bytes(outcomes[: claim.count]), b"x", self.children(claim, outcomes, delay))
+            for claim in claims
+        ]
+        answer = self.kit.finish(*entries, worker=worker)
+        after = self.kit.store.jobs_by_id(sorted(self.jobs))
+        assert answer.accepted == tuple(expected)
+        assert named.isdisjoint(self.seen.finished)
+        self.seen.finished |= named
+        assert {job.id: job for job in answer.jobs} == {id_: after[id_] for id_, _ in named}
+        assert {id_ for id_ in after if after[id_] != before[id_]} <= {id_ for id_, _ in named}
 
     def children(self, claim: Claim, outcomes: list[Outcome], delay: int | None) -> tuple[NewChunk, ...]:
         not_before = None if delay is None else self.kit.clock() + delay * SECOND
-        moved = [at for at in range(claim.count) if outcomes[at] is Outcome.MOVED]
-        ranges = [((claim.first + at, claim.first + at + 1),) for at in moved]
+        moved = [claim.first + at for at in range(claim.count) if outcomes[at] is Outcome.MOVED]
         return tuple(
-            NewChunk(0, items, payload(items), alone=True, attempts=1, parent=claim.ref.seq, not_before=not_before)
-            for items in ranges
+            NewChunk(0, ((item, item + 1),), payload(((item, item + 1),)), True, 1, claim.ref.seq, not_before)
+            for item in moved
         )
 
-    @rule(claim=consumes(claims))
-    def hand_back(self, claim: Claim) -> None:
+    @rule(picked=st.lists(st.integers(0, 11), min_size=1, max_size=3, unique=True), alone=st.booleans())
+    def hand_back(self, picked: list[int], alone: bool) -> None:
+        refs = [claim.ref for claim in self.recent(picked)]
+        standing = [self.standing(ref) for ref in refs]
         with self.kit.store.begin() as tx:
-            standing = self.rows("state, fence", claim.ref) == [("running", claim.ref.fence)]
-            assert tx.hand_back([claim.ref]) == standing
-
-    @rule(claim=claims)
-    def mark_alone(self, claim: Claim) -> None:
-        with self.kit.store.begin() as tx:
-            standing = self.rows("state, fence", claim.ref) == [("running", claim.ref.fence)]
-            assert tx.mark_alone([claim.ref]) == [standing]
+            if alone:
+                assert tx.mark_alone(refs) == standing
+            else:
+                assert tx.hand_back(refs) == len({ref for ref, stands in zip(refs, standing, strict=True) if stands})
 
     @rule(
-        data=st.data(),
+        number=st.integers(0, 11),
         stop_as=st.sampled_from([JobState.CANCELLED, JobState.EXPIRED]),
         force=st.booleans(),
+        seldom=st.integers(0, 3),
     )
-    def stop(self, data: st.DataObject, stop_as: JobState, force: bool) -> None:
-        if not self.jobs:
-            return
-        job = self.jobs[data.draw(st.sampled_from(sorted(self.jobs)))]
-        was_final = self.kit.job(job).final
+    def stop(self, number: int, stop_as: JobState, force: bool, seldom: int) -> None:
+        if seldom:
+            return  # or most jobs would end like this
+        running = [self.jobs[claim.ref.job] for claim in self.claims[-6:]]
+        candidates = [*running, *self.jobs.values()]
+        job = candidates[number % len(candidates)]
+        before = self.kit.job(job)
         stopped = self.kit.stop(job, stop_as, force=force)
-        assert stopped.changed == (not was_final)
+        assert stopped.changed == (not before.final)
         assert stopped.job == self.kit.job(job)
-        assert len(stopped.running) == 0 if force else True
+        assert stopped.job.stop_as is before.stop_as or before.stop_as is None
+        assert stopped.job.counts.queued == 0
+        assert sum(self.size(ref) for ref in stopped.running) == stopped.job.counts.running
+        assert not (force and stopped.running)
 
-    @rule(limit=st.integers(1, 5))
-    def expire(self, limit: int) -> None:
+    @rule(seconds=st.sampled_from([0, 1, 5, 70]), limit=st.integers(1, 5))
+    def expire(self, seconds: int, limit: int) -> None:
+        self.kit.clock.advance(seconds)
         with self.kit.store.begin() as tx:
-            changed = tx.expire_due(limit)
-        for job in changed:
-            assert job == self.kit.store.jobs_by_id([job.id])[job.id]
+            changed = [*tx.expire_due(limit), *tx.force_stopped(5 * SECOND)]
+        after = self.kit.store.jobs_by_id(sorted(self.jobs))
+        assert all(job == after[job.id] for job in {job.id: job for job in changed}.values())
 
-    @rule(grace=st.sampled_from([0, 5]))
-    def force_stopped(self, grace: int) -> None:
-        with self.kit.store.begin() as tx:
-            tx.force_stopped(grace * SECOND)
-
-    @rule(worker=st.sampled_from(WORKERS))
-    def worker_goes(self, worker: str) -> None:
-        self.alive.pop(worker, None)
+    @rule(worker=st.sampled_from(WORKERS), rescued=st.booleans(), back=st.booleans())
+    def worker_dies(self, worker: str, rescued: bool, back: bool) -> None:
         with self.kit.store.begin() as tx:
             tx.remove_worker(worker)
-
-    @rule(worker=st.sampled_from(WORKERS))
-    def worker_comes(self, worker: str) -> None:
-        if worker not in self.alive:
-            self.alive[worker] = 0
+            self.alive.discard(worker)
+            if rescued:
+                tx.rescue(timedelta(0))
+        if rescued:
+            rows = self.kit.adapter.sql("SELECT DISTINCT worker FROM chunks WHERE state = 'running'")
+            assert {name for (name,) in rows} <= self.alive
+        if back:
             self.kit.register(worker)
+            self.alive.add(worker)
 
-    @rule()
-    def rescue(self) -> None:
-        with self.kit.store.begin() as tx:
-            tx.rescue(timedelta(0))
-        rows = self.kit.adapter.sql("SELECT DISTINCT worker FROM chunks WHERE state = 'running'")
-        assert {worker for (worker,) in rows} <= set(self.alive)
-
-    @rule(seconds=st.sampled_from([1, 5, 15, 70]))
-    def time_passes(self, seconds: int) -> None:
-        self.kit.clock.advance(seconds)
-
-    @rule()
-    def republish(self) -> None:
+    @rule(worker=st.sampled_from(WORKERS), restart=st.booleans())
+    def all_comes_back(self, worker: str, restart: bool) -> None:
+        if restart:
+            self.kit.reopen()
+        if worker not in self.alive:
+            self.kit.register(worker)
+            self.alive.add(worker)
         with self.kit.store.begin() as tx:
             tx.republish_all()
-
-    @rule()
-    def restart(self) -> None:
-        self.kit.reopen()
 
     # -- promises -----------------------------------------------------------------------------------------------------
 
@@ -259,6 +273,19 @@ class StoreMachine(RuleBasedStateMachine):
             assert fence >= self.seen.fences.get((job, seq), 0)
             self.seen.fences[job, seq] = fence
 
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def recent(self, picked: list[int]) -> list[Claim]:
+        last = self.claims[-12:]
+        return [last[-1 - number % len(last)] for number in picked] if last else []
+
+    def standing(self, ref: ChunkRef, worker: str | None = None) -> bool:
+        found = self.rows("state, fence, worker", ref)[0]
+        return found[:2] == ("running", ref.fence) and worker in (None, found[2])
+
+    def size(self, ref: ChunkRef) -> int:
+        return int(str(self.rows("count", ref)[0][0]))
+
     def rows(self, columns: str, ref: ChunkRef) -> list[tuple[object, ...]]:
         return self.kit.adapter.sql(f"SELECT {columns} FROM chunks WHERE job = '{ref.job}' AND seq = {ref.seq}")
 
@@ -269,8 +296,8 @@ def test_any_order_of_movements(adapter: str) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
+            max_examples=80,
+            stateful_step_count=50,
             deadline=None,
             derandomize=True,  # the same orders each time; more of them with another setting here
             suppress_health_check=list(HealthCheck),
