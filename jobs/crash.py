@@ -28,12 +28,14 @@ class CrashPoints:
 
     @classmethod
     def parse(cls, text: str | None) -> "CrashPoints":
-        """``name:n`` or ``name``; raises ValueError for a name that no code passes."""
+        """``name:n`` or ``name``; raises ValueError for a name that no code passes, or for a pass that never comes."""
         if not text:
             return cls()
         name, _, nth = text.partition(":")
         if name not in POINTS:
             raise ValueError(f"BATCHYARD_CRASH: unknown point {name!r}; known: {', '.join(POINTS)}")
+        if nth and (not nth.isdecimal() or int(nth) < 1):
+            raise ValueError(f"BATCHYARD_CRASH: {text!r}: the pass to die at is a number from 1")
         return cls(armed=name, nth=int(nth or "1"))
 
     def passing(self, point: str) -> None:

@@ -78,6 +78,9 @@ class ResultHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     blobs: dict[int, tuple[ResultBlob, ...]] = {}  # by position in the frame
 
 
+UNREADABLE = (msgspec.MsgspecError, RecursionError)
+"""What the decoder raises for JSON that is none, that is of another shape, or that is nested without end."""
+
 _payload_decoder = msgspec.json.Decoder(PayloadHeader)
 _result_decoder = msgspec.json.Decoder(ResultHeader)
 _encoder = msgspec.json.Encoder()
@@ -121,7 +124,7 @@ def unpack_payload(buffer: bytes | memoryview) -> tuple[PayloadHeader, list[memo
     head, parts, _ = split(buffer)
     try:
         return _payload_decoder.decode(head), parts
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Undecodable(f"payload header: {error}") from error
 
 
@@ -132,7 +135,7 @@ def unpack_results(buffer: bytes | memoryview) -> Iterator[tuple[ResultHeader, l
         head, parts, at = split(buffer, at)
         try:
             yield _result_decoder.decode(head), parts
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise Undecodable(f"result header: {error}") from error
 
 

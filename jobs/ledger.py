@@ -106,7 +106,10 @@ class Ledger:
             self._waiting.notify()
 
     def post(self, change: Callable[[Transaction], T]) -> "Future[T]":
-        """Queues a change; the future is set once it is committed, or with what it raised."""
+        """Queues a change; the future is set once it is committed, or with what it raised.
+
+        The change does nothing beside the transaction: it is made twice when another of its group fails.
+        """
         future: Future[T] = Future()
         with self._waiting:
             if not self._accepting:
@@ -169,19 +172,18 @@ class Ledger:
     ) -> tuple[list[Answer], list[tuple[Any, Exception | None]]]:
         """At first without savepoints: nearly always nothing fails, and each one is two more statements for which the
         driver lets go of the interpreter. When something does, all is undone and made again, each in a savepoint."""
-        made = False
+        begun = made = False
         try:
             with self._store.begin() as transaction:
+                begun = True
                 jobs = [submission.job for submission in group.submissions]
                 answers: list[Answer] = list(transaction.submit(jobs)) if jobs else []
                 results: list[tuple[Any, Exception | None]] = [(change.make(transaction), None) for change in changes]
                 made = True
             return answers, results
-        except Unavailable:
-            raise
         except Exception:
-            if made:
-                raise  # by the commit: nobody knows whether it took effect
+            if made or not begun:
+                raise  # made: by the commit, and nobody knows whether it took effect
         with self._store.begin() as transaction:
             return _submit(transaction, group.submissions), [_make(transaction, change) for change in changes]
 

@@ -40,48 +40,59 @@ class _Header(msgspec.Struct, frozen=True):
     chunks: tuple[_Chunk, ...]
 
 
+class _Encoded(msgspec.Struct, frozen=True):
+    """A _Header whose chunks are encoded already."""
+
+    v: int
+    chunks: list[msgspec.Raw]
+
+
+_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Header)
+_EMPTY_BYTES = len(frames.pack(_Encoded(VERSION, []), []))
+_CHUNK_BYTES = len(",") + 4  # in the header, and the length of its part
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def encode(chunks: Iterable[ChunkMessage]) -> Iterator[bytes]:
     """Records of at most MAX_RECORD_BYTES (a single chunk never exceeds it: larger items travel as blobs)."""
-    group: list[ChunkMessage] = []
-    size = 0
+    heads: list[msgspec.Raw] = []
+    parts: list[bytes] = []
+    size = _EMPTY_BYTES
     for chunk in chunks:
-        if group and size + chunk.weight_bytes > MAX_RECORD_BYTES:
-            yield _pack(group)
-            group, size = [], 0
-        group.append(chunk)
-        size += chunk.weight_bytes
-    if group:
-        yield _pack(group)
+        head = _encoder.encode(_head(chunk))
+        part = b"" if isinstance(chunk.payload, BlobRef) else chunk.payload
+        added = len(head) + len(part) + _CHUNK_BYTES
+        if heads and size + added > MAX_RECORD_BYTES:
+            yield frames.pack(_Encoded(VERSION, heads), parts)
+            heads, parts, size = [], [], _EMPTY_BYTES
+        heads.append(msgspec.Raw(head))
+        parts.append(part)
+        size += added
+    if heads:
+        yield frames.pack(_Encoded(VERSION, heads), parts)
 
 
-def _pack(chunks: list[ChunkMessage]) -> bytes:
-    heads = tuple(
-        _Chunk(
-            c.job,
-            c.seq,
-            c.fence,
-            c.tenant,
-            c.model,
-            c.version,
-            c.priority,
-            c.count,
-            c.alone,
-            c.attempts,
-            c.max_attempts,
-            c.run_timeout // _MICROSECOND,
-            to_micros(c.created_at),
-            to_micros(c.queue_deadline_at) if c.queue_deadline_at else None,
-            to_micros(c.deadline_at) if c.deadline_at else None,
-            c.traceparent,
-            (c.payload.key, c.payload.bytes, c.payload.sha256) if isinstance(c.payload, BlobRef) else None,
-        )
-        for c in chunks
+def _head(c: ChunkMessage) -> _Chunk:
+    return _Chunk(
+        c.job,
+        c.seq,
+        c.fence,
+        c.tenant,
+        c.model,
+        c.version,
+        c.priority,
+        c.count,
+        c.alone,
+        c.attempts,
+        c.max_attempts,
+        c.run_timeout // _MICROSECOND,
+        to_micros(c.created_at),
+        to_micros(c.queue_deadline_at) if c.queue_deadline_at else None,
+        to_micros(c.deadline_at) if c.deadline_at else None,
+        c.traceparent,
+        (c.payload.key, c.payload.bytes, c.payload.sha256) if isinstance(c.payload, BlobRef) else None,
     )
-    return frames.pack(_Header(VERSION, heads), [b"" if isinstance(c.payload, BlobRef) else c.payload for c in chunks])
 
 
 def decode(value: bytes) -> list[ChunkMessage]:
@@ -89,13 +100,16 @@ def decode(value: bytes) -> list[ChunkMessage]:
     head, parts, end = frames.split(value)
     try:
         header = _decoder.decode(head)
-    except msgspec.MsgspecError as error:
+    except frames.UNREADABLE as error:
         raise Undecodable(f"record header: {error}") from error
     if header.v != VERSION:
         raise Undecodable(f"record version {header.v}, this worker reads {VERSION}")
     if len(header.chunks) != len(parts) or end != len(value):
         raise Undecodable("record parts do not match its header")
-    return [_message(chunk, part) for chunk, part in zip(header.chunks, parts, strict=True)]
+    try:
+        return [_message(chunk, part) for chunk, part in zip(header.chunks, parts, strict=True)]
+    except OverflowError as error:
+        raise Undecodable(f"record header: a time out of range: {error}") from error
 
 
 def _message(c: _Chunk, part: memoryview) -> ChunkMessage:

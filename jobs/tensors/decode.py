@@ -1,204 +1,228 @@
-"""JSON items of a tensor model -> canonical V2 binary, once, in the API; the worker reads the rows without copying.
+"""Items of a tensor model: JSON -> canonical rows.
 
-An item is ``{"x": [64 numbers], …}``, one key an input, without the batch dimension, nested or flat row-major. Typed
-decoding does the work; only an item it cannot take is looked at by ``examine``, which knows every rule and says
-everything that is wrong.
+Fast path: a typed decoder made once per model version, many items in one go. Whatever it does not take (nested rows,
+"NaN", an error) goes item by item through `values.read`, which accepts what is allowed and finds what is not.
 """
 
+import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from jobs.errors import Finding
 from jobs.frames import Column
 from jobs.models.spec import Axis, Tensor
-from jobs.tensors.datatypes import BYTES, is_floating, is_integer
-from jobs.tensors.elements import PACK_ERRORS, packer
-from jobs.tensors.examine import Examiner, Read
+from jobs.tensors import values
+from jobs.tensors.datatypes import INTEGERS, numpy_dtype
+from jobs.tensors.values import Wrong
 
-Item = msgspec.Raw | bytes | memoryview
-Shape = tuple[int, ...]
+MOST_FINDINGS = 100
+_PACK = {"FP32": "f", "FP64": "d"}
+
+Raw = msgspec.Raw | bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True)
 class DecodedItems:
-    """Items in canonical V2 binary, and what a PayloadHeader needs for any [start, stop) of them.
+    """Inputs of some items in canonical form; parts of any run of them can be had without decoding again."""
 
-    kind ``rows``: all items have the same shapes. ``ragged``: their shapes differ, or an input is BYTES (whose rows
-    differ in bytes).
-    """
+    def __init__(
+        self, inputs: Sequence[Tensor], shapes: Sequence[tuple[tuple[int, ...], ...]], data: list[bytes]
+    ) -> None:
+        """`data` has one value a column: the rows of all items, one after another. `shapes[item][column]`."""
+        self._shapes = shapes
+        self._data = [memoryview(column) for column in data]
+        uniform = not shapes or all(shape == shapes[0] for shape in shapes)
+        # BYTES rows differ in size, so their slices are known item by item only.
+        fixed = uniform and all(tensor.datatype != "BYTES" for tensor in inputs)
+        self.kind = "rows" if fixed else "ragged"
+        rows = shapes[0] if fixed and shapes else tuple(tensor.wire_shape for tensor in inputs)
+        self.columns = tuple(
+            Column(tensor.name, tensor.datatype, tuple(shape)) for tensor, shape in zip(inputs, rows, strict=True)
+        )
+        self._sizes: list[list[int]] | None = None
 
-    kind: str
-    columns: tuple[Column, ...]
-    sizes: Sequence[int]  # payload bytes of each item
-    _data: tuple[bytes, ...]  # rows: one a column; ragged: one an (item, column), item by item
-    _shapes: tuple[tuple[Shape, ...], ...]  # ragged: by item
+    def with_sizes(self, sizes: list[list[int]]) -> "DecodedItems":
+        """`sizes[column][item]` in bytes: needed where rows differ."""
+        self._sizes = sizes
+        self._ends = [[0, *accumulate(column)] for column in sizes]
+        return self
 
-    def __len__(self) -> int:
-        return len(self.sizes)
+    def sizes(self) -> Sequence[int]:
+        if self._sizes is not None:
+            return [sum(item) for item in zip(*self._sizes, strict=True)]
+        count = len(self._shapes)
+        return [sum(len(column) // count for column in self._data)] * count
 
-    @property
-    def total_bytes(self) -> int:
-        return sum(self.sizes)
+    def parts(self, start: int, stop: int) -> Sequence[bytes | memoryview]:
+        if self.kind == "rows":
+            count = len(self._shapes)
+            return [c[len(c) // count * start : len(c) // count * stop] for c in self._data]
+        return [
+            column[ends[item] : ends[item + 1]]
+            for item in range(start, stop)
+            for column, ends in zip(self._data, self._ends, strict=True)
+        ]
 
-    def shapes(self, start: int, stop: int) -> tuple[tuple[Shape, ...], ...]:
-        """``PayloadHeader.shapes`` of the items [start, stop): empty for ``rows``."""
-        return self._shapes[start:stop]
-
-    def parts(self, start: int, stop: int) -> list[bytes | memoryview]:
-        """The frame's parts for the items [start, stop), as views: packing the frame is the only copy."""
-        width = len(self.columns)
-        if self.kind == "ragged":
-            return list(self._data[start * width : stop * width])
-        count = len(self.sizes)
-        rows = [(memoryview(data), len(data) // count) for data in self._data]
-        return [view[start * size : stop * size] for view, size in rows]
+    def shapes(self, start: int, stop: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        return () if self.kind == "rows" else tuple(self._shapes[start:stop])
 
 
 class ItemsDecoder:
-    """Built once for a model version. Thread-safe: it keeps nothing between calls."""
+    """Made once per model version; thread-safe."""
 
-    def __init__(self, inputs: Sequence[Tensor], axes: Mapping[str, Axis], *, max_findings: int = 100) -> None:
-        """ValueError for an unknown datatype or for no inputs at all."""
-        if not inputs:
-            raise ValueError("a tensor model needs at least one input")
+    def __init__(self, inputs: Sequence[Tensor], axes: Mapping[str, Axis]) -> None:
         self._inputs = tuple(inputs)
-        self._max_findings = max_findings
-        self._examiner = Examiner(self._inputs, axes)
-        self._plans = tuple(_Plan(tensor) for tensor in self._inputs)
-        self._decoders = _typed_decoders(self._inputs)
-        self._quotes = None if any(t.datatype == BYTES for t in inputs) else 2 * len(self._inputs)
-        self._keys = tuple(msgspec.json.encode(tensor.name) for tensor in self._inputs)
-        only = self._plans[0]
-        self._simple = only if len(self._plans) == 1 and only.fixed is not None and len(only.fixed) == 1 else None
-        self._wire = tuple(Column(t.name, t.datatype, t.wire_shape) for t in self._inputs)
-        self._bytes = any(tensor.datatype == BYTES for tensor in self._inputs)
+        self._axes = axes
+        self._names = {tensor.name for tensor in inputs}
+        self._fast = _typed_decoder(self._inputs)
+        # Masks last: one that is left out gets its lengths from what it masks.
+        self._order = sorted(range(len(self._inputs)), key=lambda at: self._inputs[at].mask_for is not None)
 
-    def decode(self, items: Sequence[Item]) -> DecodedItems | list[Finding]:
-        """All items, or everything that is wrong with them (at most ``max_findings``): never raises for what a
-        client sent. A finding's pointer is relative to the item (``/input/x/3``), its index the item's position."""
-        done: list[Read] = []
-        findings: list[Finding] = []
-        for position, item in enumerate(items):
-            data = item if type(item) is bytes else bytes(item)
-            read = self._typed(data)
-            if read is None:
-                read, wrong = self._examiner.examine(data, position, self._max_findings - len(findings))
-                findings.extend(wrong)
-                if len(findings) >= self._max_findings:
-                    break
-            done.append(read)
-        return findings or self._collect(done)
+    def decode(self, items: Sequence[Raw]) -> DecodedItems | list[Finding]:
+        """`items` are JSON objects, one an item: ``{"x": […]}``. Findings point into the item (``/x/3``)."""
+        if self._fast is not None:
+            decoded = self._decode_fast(items, self._fast)
+            if decoded is not None:
+                return decoded
+        return self._decode_slow(items)
 
-    def _typed(self, data: bytes) -> Read | None:
-        """The quick way; None where it does not apply or something is wrong."""
-        for decoder in self._decoders:
-            try:
-                values = decoder.decode(data)
-            except (msgspec.MsgspecError, RecursionError, UnicodeError):
-                continue
-            if not self._keys_once(data):
-                return None
-            try:
-                return self._pack(values)
-            except PACK_ERRORS:
-                return None
-        return None
-
-    def _keys_once(self, data: bytes) -> bool:
-        """No key stands twice (the decoder would keep the last): told by quotes where no value is text."""
-        if self._quotes is not None:
-            return data.count(b'"') == self._quotes
-        return b"\\" not in data and all(data.count(key) == 1 for key in self._keys)
-
-    def _pack(self, values: Any) -> Read | None:
-        if self._simple is not None:
-            flat = values.f0
-            plan = self._simple
-            if len(flat) != plan.count:
-                return None
-            assert plan.fixed is not None
-            return (plan.pack(flat),), (plan.fixed,)
-        packed: list[bytes] = []
-        shapes: list[Shape] = []
-        for number, plan in enumerate(self._plans):
-            laid = plan.lay(getattr(values, f"f{number}"))
-            if laid is None:
-                return None
-            flat, shape = laid
-            packed.append(plan.pack(flat))
-            shapes.append(shape)
-        if not self._examiner.axes_fit(shapes):
+    def _decode_fast(self, items: Sequence[Raw], decoder: msgspec.json.Decoder[Any]) -> DecodedItems | None:
+        try:
+            rows = decoder.decode(b"".join((b"[", b",".join(items), b"]")))
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return None
-        return tuple(packed), tuple(shapes)
-
-    def _collect(self, done: list[Read]) -> DecodedItems:
-        sizes = [sum(map(len, packed)) for packed, _ in done]
-        first = done[0][1] if done else tuple(plan.fixed or () for plan in self._plans)
-        if not self._bytes and all(shapes == first for _, shapes in done):
-            columns = tuple(Column(t.name, t.datatype, s) for t, s in zip(self._inputs, first, strict=True))
-            data = tuple(b"".join(column) for column in zip(*(packed for packed, _ in done), strict=True))
-            return DecodedItems("rows", columns, sizes, data or (b"",) * len(columns), ())
-        parts = tuple(chain.from_iterable(packed for packed, _ in done))
-        return DecodedItems("ragged", self._wire, sizes, parts, tuple(shapes for _, shapes in done))
-
-
-class _Plan:
-    """How the typed values of one input become bytes."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        lengths = [dim for dim in tensor.shape if isinstance(dim, int) and dim >= 0]
-        self.rank = len(tensor.shape)
-        self.fixed: Shape | None = tuple(lengths) if len(lengths) == self.rank else None
-        self.count = 1
-        for length in lengths:
-            self.count *= length
-        self.pack = packer(tensor.datatype, self.count if self.fixed is not None else None)
-
-    def lay(self, value: Any) -> tuple[list[Any], Shape] | None:
-        """Flat values and their shape; None: not plain (look closer)."""
-        if self.rank == 0:
-            return [value], ()
-        if self.rank > 1 and not (value and isinstance(value[0], list)):
-            return (value, self.fixed) if self.fixed is not None and len(value) == self.count else None
-        shape = [len(value)]
-        for _ in range(self.rank - 1):
-            if not value:
+        if len(rows) != len(items):
+            return None  # a comma in an item that is no JSON by itself
+        data: list[bytes] = []
+        columns: list[list[list[Any]]] = [[getattr(row, f"f{at}") for row in rows] for at in range(len(self._inputs))]
+        if any(None in column for column in columns):
+            return None  # a mask was left out, which the slow path makes up
+        lengths = [[len(value) for value in column] for column in columns]
+        for tensor, column, sizes in zip(self._inputs, columns, lengths, strict=True):
+            if not self._lengths_fit(tensor, sizes):
                 return None
-            width = len(value[0])
-            if any(len(row) != width for row in value):
+            packed = _pack_fast(tensor.datatype, column, sum(sizes))
+            if packed is None:
                 return None
-            shape.append(width)
-            value = list(chain.from_iterable(value))
-        laid = tuple(shape)
-        return None if self.fixed is not None and laid != self.fixed else (value, laid)
+            data.append(packed)
+        if not self._axes_agree(lengths):
+            return None
+        shapes = [tuple((size,) for size in sizes) for sizes in zip(*lengths, strict=True)]
+        decoded = DecodedItems(self._inputs, shapes, data)
+        if decoded.kind == "ragged":
+            widths = [numpy_dtype(tensor.datatype).itemsize for tensor in self._inputs]
+            decoded.with_sizes([[n * width for n in sizes] for sizes, width in zip(lengths, widths, strict=True)])
+        return decoded
+
+    def _lengths_fit(self, tensor: Tensor, sizes: list[int]) -> bool:
+        dim = tensor.shape[0]
+        if isinstance(dim, int):
+            return all(size == dim for size in sizes)
+        axis = self._axes.get(dim)
+        return axis is None or all(axis.min <= size <= axis.max for size in sizes)
+
+    def _axes_agree(self, lengths: list[list[int]]) -> bool:
+        seen: dict[str, list[int]] = {}
+        for tensor, sizes in zip(self._inputs, lengths, strict=True):
+            dim = tensor.shape[0]
+            if isinstance(dim, str) and seen.setdefault(dim, sizes) != sizes:
+                return False
+        return True
+
+    # -- item by item
+
+    def _decode_slow(self, items: Sequence[Raw]) -> DecodedItems | list[Finding]:
+        findings: list[Finding] = []
+        shapes: list[tuple[tuple[int, ...], ...]] = []
+        columns: list[list[bytes]] = [[] for _ in self._inputs]
+        for index, raw in enumerate(items):
+            read = self._item(raw, index, findings)
+            if len(findings) >= MOST_FINDINGS:
+                break
+            if read is not None:
+                shapes.append(tuple(shape for shape, _ in read))
+                for column, (_, packed) in zip(columns, read, strict=True):
+                    column.append(packed)
+        if findings:
+            return findings[:MOST_FINDINGS]
+        decoded = DecodedItems(self._inputs, shapes, [b"".join(column) for column in columns])
+        return decoded.with_sizes([[len(packed) for packed in column] for column in columns])
+
+    def _item(self, raw: Raw, index: int, findings: list[Finding]) -> list[tuple[tuple[int, ...], bytes]] | None:
+        try:
+            item = msgspec.json.decode(raw)
+        except RecursionError:
+            findings.append(Finding("", "too_deep", "nested too deeply", index))
+            return None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            findings.append(Finding("", "json", str(error).replace("`", ""), index))
+            return None
+        if not isinstance(item, dict):
+            findings.append(Finding("", "type", f"expected an object with {self._known()}", index))
+            return None
+        before = len(findings)
+        for name in item:
+            if name not in self._names:
+                pointer = "/" + name[:128].replace("~", "~0").replace("/", "~1")
+                findings.append(Finding(pointer, "unknown", f"no input of this model; it takes {self._known()}", index))
+        read: dict[int, tuple[tuple[int, ...], bytes]] = {}
+        lengths: dict[str, tuple[int, str]] = {}
+        for at in self._order:
+            tensor = self._inputs[at]
+            if tensor.name not in item:
+                made = _mask(tensor, lengths)
+                if made is not None:
+                    read[at] = made
+                    continue
+                findings.append(Finding(f"/{tensor.name}", "missing", f"{tensor.name} is missing", index))
+                continue
+            try:
+                shape, packed = values.read(item[tensor.name], tensor, self._axes)
+                _agree(tensor, shape, lengths)
+                read[at] = (shape, packed)
+            except Wrong as wrong:
+                pointer = "/".join(("", tensor.name, *map(str, wrong.path)))
+                findings.append(Finding(pointer, wrong.code, wrong.detail, index))
+        return [read[at] for at in range(len(self._inputs))] if len(findings) == before else None
+
+    def _known(self) -> str:
+        return ", ".join(tensor.name for tensor in self._inputs)
 
 
-def _typed_decoders(inputs: Sequence[Tensor]) -> list[msgspec.json.Decoder[Any]]:
-    """One for nested values and, where some input has more than one dimension, one for flat ones."""
-    depths = [[len(tensor.shape) for tensor in inputs]]
-    if max(depths[0]) > 1:
-        depths.append([min(depth, 1) for depth in depths[0]])
-    return [msgspec.json.Decoder(_struct(inputs, nesting)) for nesting in depths]
+def _agree(tensor: Tensor, shape: tuple[int, ...], lengths: dict[str, tuple[int, str]]) -> None:
+    for dim, given in zip(tensor.shape, shape, strict=True):
+        if isinstance(dim, str):
+            length, other = lengths.setdefault(dim, (given, tensor.name))
+            if length != given:
+                raise Wrong("shape", f"axis {dim} is {given} long here and {length} in {other}")
 
 
-def _struct(inputs: Sequence[Tensor], depths: Sequence[int]) -> type[msgspec.Struct]:
-    fields = []
-    for number, (tensor, depth) in enumerate(zip(inputs, depths, strict=True)):
-        kind: Any = _element_type(tensor.datatype)
-        for _ in range(depth):
-            kind = list[kind]
-        fields.append((f"f{number}", kind))
-    names = {f"f{number}": tensor.name for number, tensor in enumerate(inputs)}
-    return msgspec.defstruct("Item", fields, rename=names, forbid_unknown_fields=True, gc=False)
+def _mask(tensor: Tensor, lengths: Mapping[str, tuple[int, str]]) -> tuple[tuple[int, ...], bytes] | None:
+    """A mask that was left out: ones, as long as what it masks. None where that cannot be told."""
+    if tensor.mask_for is None or any(isinstance(dim, str) and dim not in lengths for dim in tensor.shape):
+        return None
+    shape = tuple(lengths[dim][0] if isinstance(dim, str) else dim for dim in tensor.shape)
+    return shape, np.ones(shape, dtype=numpy_dtype(tensor.datatype)).tobytes()
 
 
-def _element_type(datatype: str) -> type:
-    if is_floating(datatype):
-        return float
-    if is_integer(datatype):
-        return int
-    return bool if datatype == "BOOL" else str
+def _typed_decoder(inputs: Sequence[Tensor]) -> msgspec.json.Decoder[Any] | None:
+    """For models whose inputs are all vectors of numbers; None for the others."""
+    if not inputs or any(len(t.shape) != 1 or (t.datatype not in _PACK and t.datatype not in INTEGERS) for t in inputs):
+        return None
+    fields = [(f"f{at}", list[float] if tensor.datatype in _PACK else list[int]) for at, tensor in enumerate(inputs)]
+    names = {f"f{at}": tensor.name for at, tensor in enumerate(inputs)}
+    row = msgspec.defstruct("Row", fields, rename=names, forbid_unknown_fields=True, kw_only=True, frozen=True)
+    return msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
+
+
+def _pack_fast(datatype: str, column: list[list[Any]], total: int) -> bytes | None:
+    flat = column[0] if len(column) == 1 else chain.from_iterable(column)
+    try:
+        if datatype in _PACK:
+            return struct.pack(f"<{total}{_PACK[datatype]}", *flat)  # refuses what would overflow
+        return np.array(list(flat), dtype=numpy_dtype(datatype)).tobytes()
+    except (OverflowError, struct.error):
+        return None

@@ -38,9 +38,11 @@ class GroupMeter:
         return int(first.split()[1]) / 1e6  # usage_usec
 
     def add(self, pid: int) -> None:
-        for each in (pid, *_descendants(pid)):
-            with suppress(ProcessLookupError):
-                (self.folder / "cgroup.procs").write_text(str(each))
+        with suppress(OSError):  # it has just ended
+            (self.folder / "cgroup.procs").write_text(str(pid))
+        # What it starts from here on is in the group by itself; these were there before.
+        for child in _children(pid):
+            self.add(child)
 
     def remove(self) -> None:
         """After all its processes were told to end: a process that is just dying still holds it."""
@@ -96,16 +98,16 @@ def _group() -> GroupMeter | None:
 
 
 def _descendants(pid: int) -> list[int]:
+    children = _children(pid)
+    return [*children, *(each for child in children for each in _descendants(child))]
+
+
+def _children(pid: int) -> list[int]:
     found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        parent = waiting.pop()
-        with suppress(OSError):
-            for task in Path(f"/proc/{parent}/task").iterdir():
-                with suppress(OSError):
-                    children = [int(child) for child in (task / "children").read_text().split()]
-                    found += children
-                    waiting += children
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                found += [int(child) for child in (task / "children").read_text().split()]
     return found
 
 
