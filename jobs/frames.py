@@ -139,8 +139,10 @@ def unpack_results(buffer: bytes | memoryview) -> Iterator[tuple[ResultHeader, l
             raise Undecodable(f"result header: {error}") from error
 
 
-def payload_size(frame: bytes | memoryview) -> int:
-    """Bytes of the parts of a frame that stands alone, without looking at them."""
-    head: int = _U32.unpack_from(frame, 4)[0]
-    parts: int = _U32.unpack_from(frame, 8 + head)[0]
-    return len(frame) - 12 - head - 4 * parts
+def parts_size(buffer: bytes | memoryview) -> int:
+    """Bytes of the parts of all frames in a buffer; the headers are not parsed."""
+    size, at = 0, 0
+    while at < len(buffer):
+        _, parts, at = split(buffer, at)
+        size += sum(map(len, parts))
+    return size

@@ -4,17 +4,21 @@ What happened elsewhere (a batch came back, a process died, a job was stopped) i
 outcomes are touched by no other thread. Nothing is dropped when the ledger cannot be written: it is tried again.
 """
 
+import heapq
+import itertools
 import logging
 import queue
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from jobs.blob import BlobStore
 from jobs.clock import Clock
 from jobs.crash import CrashPoints
-from jobs.errors import BatchyardError
+from jobs.errors import BatchyardError, StoreError, Unavailable
 from jobs.ledger import Ledger
 from jobs.notifier import Notifier, Ping
 from jobs.publisher import Publisher
@@ -26,7 +30,18 @@ from workers.held import Held, HeldChunk
 log = logging.getLogger("batchyard.completer")
 
 Work = Callable[[], None]
+_MOST_AT_ONCE = 1000  # pieces of work before what is ready is written
+_REFUSALS = 5  # of the same chunk by the ledger, before no more is written than that its items failed
+_SET_ASIDE = 30.0  # seconds, for a chunk of which not even that can be written
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds, after a write that failed
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A chunk on its way into the ledger."""
+
+    chunk: HeldChunk
+    finish: Finish
 
 
 class Completer:
@@ -53,7 +68,10 @@ class Completer:
         self._crash = crash
         self._chance = random.Random()
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._later: list[tuple[float, int, Work]] = []  # heap: due (monotonic seconds), order, what
+        self._order = itertools.count()
         self._ready: list[HeldChunk] = []
+        self._waiting: list[threading.Event] = []  # set after the next write
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name="completer", daemon=True)
         self.zombie_finishes = 0
@@ -66,10 +84,14 @@ class Completer:
         """Runs `work` on the completer's thread, in the order posted."""
         self._work.put(work)
 
+    def later(self, seconds: float, work: Work) -> None:
+        """Runs `work` after so long. To be called on the completer's thread."""
+        heapq.heappush(self._later, (time.monotonic() + seconds, next(self._order), work))
+
     def wait_idle(self, timeout: float) -> bool:
         """Until everything posted so far has run and is written."""
         done = threading.Event()
-        self.post(lambda: self._work.put(done.set))  # twice round: the write follows the first
+        self.post(lambda: self._waiting.append(done))
         return done.wait(timeout)
 
     def stop(self, timeout: float) -> None:
@@ -90,22 +112,29 @@ class Completer:
     def _run(self) -> None:
         going = True
         while going:
-            try:
-                work = self._work.get(timeout=1.0)
-            except queue.Empty:
-                self.last_progress = time.monotonic()
-                continue
-            while True:
-                if work is None:
-                    going = False
-                else:
-                    self._guarded(work)
-                if self._work.empty():
-                    break
-                work = self._work.get()
+            going = self._take_turn()
+            self.last_progress = time.monotonic()
+            while self._later and self._later[0][0] <= self.last_progress:
+                self._guarded(heapq.heappop(self._later)[2])
+            waiting, self._waiting = self._waiting, []
             if self._ready:
                 self._write()
-            self.last_progress = time.monotonic()
+            for event in waiting:
+                event.set()
+
+    def _take_turn(self) -> bool:
+        """Does what is posted; waits for it, up to a second, when there is nothing. False: it was the end."""
+        wait = 1.0 if not self._later else min(1.0, max(0.0, self._later[0][0] - time.monotonic()))
+        try:
+            for _ in range(_MOST_AT_ONCE):
+                work = self._work.get(timeout=wait)
+                if work is None:
+                    return False
+                self._guarded(work)
+                wait = 0.0
+        except queue.Empty:
+            pass
+        return True
 
     def _guarded(self, work: Work) -> None:
         try:
@@ -116,48 +145,68 @@ class Completer:
 
     def _write(self) -> None:
         chunks, self._ready = self._ready, []
-        finishes = [self._finish(chunk) for chunk in chunks]
-        by_incarnation: dict[str, list[Finish]] = {}
-        for chunk, finish in zip(chunks, finishes, strict=True):
-            by_incarnation.setdefault(chunk.incarnation, []).append(finish)
-        lone = {chunk.message.job: (chunk, finish) for chunk, finish in zip(chunks, finishes, strict=True)}
+        by_incarnation: dict[str, list[Entry]] = {}
+        for chunk in chunks:
+            finish = self._finish(chunk)
+            if finish is not None:
+                by_incarnation.setdefault(chunk.incarnation, []).append(Entry(chunk, finish))
         self._crash.passing("engine_result")
-        for incarnation, group in by_incarnation.items():
-            finished = self._persist(group, incarnation)
-            if finished is None:
-                return  # given up while stopping; the ledger has them as running, and they run again
-            self._tell(finished, lone)
+        written = [entry.chunk for name, group in by_incarnation.items() for entry in self._persist(group, name)]
         self._crash.passing("result_offset")
-        self._settle(chunks)
+        # What could not be written while stopping is still running in the ledger: it is rescued and runs again.
+        self._settle(written)
 
-    def _finish(self, chunk: HeldChunk) -> Finish:
+    def _finish(self, chunk: HeldChunk) -> Finish | None:
+        """None: given up, which happens only while stopping."""
         pause = _FIRST_PAUSE
         while True:
             try:
                 return outcomes.finish(chunk, self._shrink, self._clock(), self._chance)
-            except (BatchyardError, OSError) as error:
+            except (Unavailable, StoreError, OSError) as error:
                 log.warning("outputs of %s cannot be stored (%s); trying again", chunk.ref, error)
                 if self._abandoned.wait(pause):
-                    raise
+                    return None
                 pause = min(2 * pause, _LONGEST_PAUSE)
+                self.last_progress = time.monotonic()
+            except Exception:
+                # A job that fails for no good reason is better than one that never ends.
+                log.exception("the outcome of %s cannot be built; its items fail", chunk.ref)
+                return outcomes.bare_finish(chunk)
 
     def _shrink(self, chunk: HeldChunk, frame: bytes) -> bytes:
         return outputs.shrink(
             frame, chunk.ref, self._blobs, self._inline_bytes, lambda: self._crash.passing("blob_row")
         )
 
-    def _persist(self, group: list[Finish], incarnation: str) -> Finished | None:
-        pause = _FIRST_PAUSE
-        while True:
+    def _persist(self, group: Sequence[Entry], incarnation: str) -> Sequence[Entry]:
+        """In one commit; one by one where the ledger refuses the group, so that nobody is held up by another's fault.
+        Gives those that need no more work."""
+        pause, refusals = _FIRST_PAUSE, 0
+        while not self._abandoned.is_set():
+            finishes = [entry.finish for entry in group]
             try:
-                return self._ledger.call(lambda tx: tx.finish(group, incarnation))
-            except BatchyardError as error:
+                finished = self._ledger.call(lambda tx: tx.finish(finishes, incarnation))  # noqa: B023
+            except Unavailable as error:
                 log.warning("%d finished chunks cannot be written (%s); trying again", len(group), error)
-                if self._abandoned.wait(pause):
-                    return None
-                pause = min(2 * pause, _LONGEST_PAUSE)
+            except BatchyardError as error:
+                if len(group) > 1:
+                    return [written for entry in group for written in self._persist([entry], incarnation)]
+                log.error("the outcome of %s cannot be written: %s", group[0].chunk.ref, error)
+                refusals += 1
+                if refusals == _REFUSALS:
+                    group = [Entry(group[0].chunk, outcomes.bare_finish(group[0].chunk))]
+                elif refusals > _REFUSALS:
+                    self.later(_SET_ASIDE, partial(self._ready.append, group[0].chunk))
+                    return []
+            else:
+                self._tell(finished, {entry.chunk.message.job: entry for entry in group})
+                return group
+            self._abandoned.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            self.last_progress = time.monotonic()
+        return []
 
-    def _tell(self, finished: Finished, lone: Mapping[str, tuple[HeldChunk, Finish]]) -> None:
+    def _tell(self, finished: Finished, lone: Mapping[str, Entry]) -> None:
         late = len(finished.accepted) - sum(finished.accepted)
         if late:
             self.zombie_finishes += late
@@ -167,11 +216,9 @@ class Completer:
         if finished.jobs:
             finals = tuple(job for job in finished.jobs if job.final)
             results = {
-                job.id: ResultChunk(chunk.message.seq, chunk.header.items, finish.outcomes, finish.results, None, None)
+                job.id: ResultChunk(e.chunk.message.seq, header.items, e.finish.outcomes, e.finish.results, None, None)
                 for job in finals
-                if job.single
-                for chunk, finish in [lone[job.id]]
-                if finish.results and chunk.header is not None
+                if job.single and (e := lone[job.id]).finish.results and (header := e.chunk.header) is not None
             }
             # Who waits for a single input is answered from this, without another look at the ledger.
             self._notifier.ping(Ping(tuple(job.id for job in finished.jobs), finals=finals, results=results))

@@ -12,11 +12,11 @@ from jobs.errors import BatchyardError
 from jobs.records import ChunkRef, ItemError
 from workers import outcomes, payloads
 from workers.engine_process import Loss
-from workers.held import Flight, Held, HeldChunk
+from workers.held import Flight, Held, HeldChunk, Piece
 from workers.holding import Holding
 from workers.host import Host
 from workers.isolation import Suspicion, judge_batch
-from workers.wire import Done
+from workers.wire import BatchError, Done, Failure
 
 log = logging.getLogger("batchyard.runner")
 
@@ -27,119 +27,158 @@ class Decider:
         self._holding = holding
         self._host = host
 
+    # -- what came of a batch
+
     def landed(self, flight: Flight, done: Done, parts: Sequence[memoryview]) -> None:
         """A batch came back: its answers, or that the call as a whole raised."""
-        self._unfly(flight)
+        self._unfly(flight, flight.pieces)
         if done.error is not None:
-            error = done.error
-            log.info("%s: a batch of %d raised: %s", self._name, flight.size, error.message)
-            self._isolate(flight)
+            self._raised(flight, done.error)
             return
-        worker = self._host.incarnation()
-        now = self._host.clock()
         failed: dict[int, set[int]] = {}
         for failure in done.failures:
             failed.setdefault(failure.segment, set()).add(failure.position)
+            self._fail(flight.pieces[failure.segment].chunk, failure)
         for number, piece in enumerate(flight.pieces):
-            chunk = piece.chunk
-            if not chunk.live:
-                continue
-            chunk.decided.engine_seconds += done.engine_seconds * piece.count / flight.size
-            if done.results[number] >= 0:
-                positions = piece.positions
-                if number in failed:
-                    positions = ranges.pack(p for p in ranges.indexes(positions) if p not in failed[number])
-                outcomes.succeed(chunk, positions, bytes(parts[done.results[number]]))
-        for failure in done.failures:
-            chunk = flight.pieces[failure.segment].chunk
-            if chunk.live:
-                outcomes.fail(chunk, failure, False, worker, now)
-        self._check(flight)
+            if piece.chunk.live:
+                piece.chunk.decided.engine_seconds += done.engine_seconds * piece.count / flight.size
+                part = done.results[number]
+                self._answered(piece, failed.get(number), None if part < 0 else parts[part])
+        self._check(flight.pieces)
+
+    def _answered(self, piece: Piece, failed: set[int] | None, frame: memoryview | None) -> None:
+        positions = piece.positions
+        if failed:
+            positions = ranges.pack(position for position in ranges.indexes(positions) if position not in failed)
+        if frame is not None:
+            outcomes.succeed(piece.chunk, positions, bytes(frame))
+        elif positions:
+            log.error("%s: no answer for %d items of %s", self._name, ranges.count(positions), piece.chunk.ref)
+            for position in ranges.indexes(positions):
+                self._fail(piece.chunk, outcomes.unanswered(position))
+
+    def _fail(self, chunk: HeldChunk, failure: Failure, fatal: bool = False) -> None:
+        if chunk.live:
+            outcomes.fail(chunk, failure, fatal, self._host.incarnation(), self._host.clock())
+
+    def _raised(self, flight: Flight, error: BatchError) -> None:
+        """The call as a whole raised. Of a single item it is that item's failure; else nobody knows whose it was."""
+        log.info("%s: a batch of %d raised: %s", self._name, flight.size, error.message)
+        if judge_batch(flight.size, True, 0) is Suspicion.ISOLATE:
+            self._isolate(flight)
+            return
+        piece = flight.pieces[0]
+        self._fail(piece.chunk, outcomes.alone_failure(piece.positions[0][0], error))
+        self._check(flight.pieces)
 
     def lost(self, flights: Sequence[Flight], loss: Loss) -> None:
         """A process died, or was cut, with these in it: only the first one's items are suspects."""
         for flight in flights:
-            self._unfly(flight)
+            self._unfly(flight, flight.pieces)
         head, *behind = flights
         losses = max((piece.chunk.unstarted_losses for piece in head.pieces), default=0)
         suspicion = judge_batch(head.size, head.started_at is not None or loss.overran, losses)
         if suspicion is Suspicion.RETURN:
             for piece in head.pieces:
                 piece.chunk.unstarted_losses += 1
-            self._offer_again(head)
+            self._offer_again(head.pieces)
         elif suspicion is Suspicion.ISOLATE:
             self._isolate(head)
         else:
             self._culprit(head, loss)
         for flight in behind:
-            self._offer_again(flight)
+            self._offer_again(flight.pieces)
 
     def _isolate(self, flight: Flight) -> None:
         """Any of them may have done it: stored first, then one by one."""
         chunks = [piece.chunk for piece in flight.pieces if piece.chunk.live]
         refs = [chunk.ref for chunk in chunks]
+        if not refs:
+            return
+        for chunk in chunks:
+            chunk.alone = True  # and so are the children that carry on what is left of it
         try:
             marked = self._host.ledger.call(lambda tx: tx.mark_alone(refs))
         except BatchyardError as error:
-            log.warning("suspects cannot be marked (%s); their chunks come again", error)
+            log.warning("suspects cannot be marked (%s); they go on in chunks that are", error)
             self._send_back(chunks)
             return
-        for chunk, still_ours in zip(chunks, marked, strict=True):
-            chunk.alone = True
-            if not still_ours:
-                self._holding.close([chunk])
-        self._offer_again(flight)
+        self._holding.close([chunk for chunk, ours in zip(chunks, marked, strict=True) if not ours])
+        self._offer_again(flight.pieces)
 
     def _culprit(self, flight: Flight, loss: Loss) -> None:
         """One item was running when it happened. Its chunk is finished at once, so that nothing can go round."""
-        piece = flight.pieces[0]
-        chunk = piece.chunk
+        chunk, ((position, _),) = flight.pieces[0].chunk, flight.pieces[0].positions
         if not chunk.live:
             return
-        position = piece.positions[0][0]
-        failure = outcomes.fatal_failure(0, position, loss.overran, chunk.message.run_timeout, loss.detail)
-        outcomes.fail(chunk, failure, True, self._host.incarnation(), self._host.clock())
-        with self._holding.changed:
-            if self._holding.batcher is not None:
-                self._holding.batcher.discard_chunk(chunk)
-            rest = chunk.unsent()
-        if chunk.stopped:
-            outcomes.end(chunk, rest, None)
-        else:
-            chunk.alone = True
-            outcomes.send_back(chunk, rest)
-        self._check(flight)
+        limit = chunk.message.run_timeout
+        self._fail(chunk, outcomes.fatal_failure(position, loss.overran, limit, loss.detail), fatal=True)
+        chunk.alone = True
+        self._send_back([chunk])
 
-    def return_flight(self, flight: Flight) -> None:
-        self._unfly(flight)
-        self._offer_again(flight)
+    # -- items that go on
 
-    def _offer_again(self, flight: Flight) -> None:
+    def returned(self, flight: Flight, pieces: Sequence[Piece]) -> None:
+        """Items of a batch that was formed and then not sent."""
+        self._unfly(flight, pieces)
+        self._offer_again(pieces)
+
+    def unreadable(self, flight: Flight, piece: Piece, lasting: bool) -> None:
+        """The input of a piece could not be read before its batch was sent."""
+        self._unfly(flight, [piece])
+        for position in ranges.indexes(piece.positions):
+            self._fail(piece.chunk, outcomes.unreadable(position, lasting))
+        self._check([piece])
+
+    def _offer_again(self, pieces: Sequence[Piece]) -> None:
+        """Uncharged. What of them was decided meanwhile is left out; when no batch is formed any more, or the job was
+        stopped, they are decided here."""
         now = self._host.monotonic()
-        ended: list[tuple[HeldChunk, list[int]]] = []
+        rest: list[HeldChunk] = []
         with self._holding.changed:
-            for piece in flight.pieces:
-                if piece.chunk.live and piece.chunk.stopped:
-                    ended.append((piece.chunk, list(ranges.indexes(piece.positions))))
-                elif piece.chunk.live and not self._holding.draining:
-                    self._holding.offer(piece.chunk, now, piece.positions)
+            for piece in pieces:
+                chunk = piece.chunk
+                if not chunk.live:
+                    continue
+                if chunk.stopped or self._holding.draining:
+                    rest.append(chunk)
+                    continue
+                pending = set(chunk.undecided())
+                positions = ranges.pack(p for p in ranges.indexes(piece.positions) if p in pending)
+                if positions:
+                    self._holding.offer(chunk, now, positions)
             self._holding.changed.notify_all()
-        for chunk, positions in ended:
-            self.end(chunk, positions, None)
+        self._send_back(rest)
 
-    def _unfly(self, flight: Flight) -> None:
+    def _send_back(self, chunks: Sequence[HeldChunk]) -> None:
+        """All of them that is not in an engine goes on in an uncharged child chunk; of a stopped job it ends here."""
+        for chunk in chunks:
+            if not chunk.live:
+                continue
+            with self._holding.changed:
+                self._holding.discard(chunk)
+                rest = chunk.unsent()
+            if chunk.stopped:
+                outcomes.end(chunk, rest, None)
+            else:
+                outcomes.send_back(chunk, rest)
+            self._finished(chunk)
+
+    def _unfly(self, flight: Flight, pieces: Sequence[Piece]) -> None:
         with self._holding.changed:
-            for piece in flight.pieces:
+            for piece in pieces:
                 piece.chunk.flying.pop(flight.id, None)
 
-    def _check(self, flight: Flight) -> None:
-        for piece in flight.pieces:
+    def _check(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
             self._finished(piece.chunk)
 
     def _finished(self, chunk: HeldChunk) -> None:
         self._host.completer.check(chunk)
         if not chunk.live:
             self._holding.forget([chunk])
+
+    # -- what others decided
 
     def end(self, chunk: HeldChunk, positions: Sequence[int], error: ItemError | None) -> None:
         if chunk.live:
@@ -153,33 +192,33 @@ class Decider:
                 outcomes.refuse(chunk, chunk.undecided(), error)
                 self._finished(chunk)
 
-    def _send_back(self, chunks: Sequence[HeldChunk]) -> None:
-        for chunk in chunks:
-            with self._holding.changed:
-                if self._holding.batcher is not None:
-                    self._holding.batcher.discard_chunk(chunk)
-                rest = chunk.unsent()
-            outcomes.send_back(chunk, rest)
-            self._finished(chunk)
-
-    def stop_jobs(self, jobs: frozenset[str]) -> None:
-        """Their work must not start or go on: what is not in an engine is cancelled here and now."""
+    def stop_jobs(self, jobs: frozenset[str], patience: float) -> None:
+        """Their work must not start or go on: what is in no engine is cancelled here and now, what is in one after
+        `patience` seconds, so that the answers there are get written before the ledger ends the chunk by force."""
         with self._holding.changed:
             chunks = [chunk for chunk in self._holding.chunks() if chunk.message.job in jobs and chunk.live]
             for chunk in chunks:
                 chunk.stopped = True
-                if self._holding.batcher is not None:
-                    self._holding.batcher.discard_chunk(chunk)
-            claimed = [(chunk, chunk.unsent()) for chunk in chunks if chunk.state is Held.CLAIMED]
-        self._holding.close([chunk for chunk in chunks if chunk.state is Held.FETCHED])
-        for chunk, unsent in claimed:
-            self.end(chunk, unsent, None)
+                self._holding.discard(chunk)
+            claimed = [chunk for chunk in chunks if chunk.state is Held.CLAIMED]
+            # One that is just being claimed is left to the batch that does it.
+            unclaimed = [chunk for chunk in chunks if chunk.state is Held.FETCHED and not chunk.flying]
+        self._holding.close(unclaimed)
+        self._send_back(claimed)
+        late = [chunk for chunk in claimed if chunk.live]
+        if late:
+            self._host.completer.later(patience, lambda: self._cut(late))
+
+    def _cut(self, chunks: Sequence[HeldChunk]) -> None:
+        for chunk in chunks:
+            self.end(chunk, chunk.undecided(), None)
 
     def fail_all(self, error: str) -> None:
         """The version cannot be loaded and says ``unavailable: fail``: what waits for it fails."""
         with self._holding.changed:
-            chunks = list(self._holding.chunks())
-            self._holding.clear()
+            chunks = [chunk for chunk in self._holding.chunks() if not chunk.flying]
+            for chunk in chunks:
+                self._holding.discard(chunk)
         for chunk in chunks:
             try:
                 payloads.describe(chunk, self._host.blobs)
@@ -189,22 +228,28 @@ class Decider:
         self.refuse([chunk for chunk in chunks if chunk.state is Held.CLAIMED], outcomes.unavailable(error))
 
     def give_back(self) -> None:
-        """Everything that is not in an engine goes back uncharged (the worker stops)."""
+        """No batch is formed any more, and what is in the engines is no longer waited for: everything that is not
+        decided goes back uncharged, and whatever still comes of it is ignored."""
         with self._holding.changed:
             self._holding.clear()
-            chunks = [chunk for chunk in self._holding.chunks() if chunk.state is Held.CLAIMED]
-            untouched = [chunk for chunk in chunks if chunk.untouched()]
-            for chunk in untouched:
-                chunk.state = Held.CLOSED
+            chunks = [chunk for chunk in self._holding.chunks() if chunk.live]
+            for chunk in chunks:
+                chunk.flying.clear()
+            unclaimed = [chunk for chunk in chunks if chunk.state is Held.FETCHED]
+            untouched = [chunk for chunk in chunks if chunk.state is Held.CLAIMED and chunk.untouched()]
+        self._send_back([chunk for chunk in chunks if chunk not in untouched and chunk not in unclaimed])
         refs: list[ChunkRef] = [chunk.ref for chunk in untouched]
         if refs:
-            count = self._host.ledger.call(lambda tx: tx.hand_back(refs))
-            log.info("%s: %d chunks handed back", self._name, count)
-        self._send_back([chunk for chunk in chunks if chunk.live and not chunk.flying])
+            try:
+                count = self._host.ledger.call(lambda tx: tx.hand_back(refs))
+                log.info("%s: %d chunks handed back", self._name, count)
+            except BatchyardError as error:
+                log.warning("%s: %d chunks are not handed back (%s); they are rescued", self._name, len(refs), error)
+        self._holding.close([*unclaimed, *untouched])
 
     def drop_everything(self) -> None:
         """The claims are void: whatever still comes of them is ignored."""
         with self._holding.changed:
-            chunks = list(self._holding.chunks())
+            chunks = [chunk for chunk in self._holding.chunks() if chunk.live]
             self._holding.clear()
         self._holding.close(chunks)

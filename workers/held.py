@@ -111,9 +111,9 @@ class Flight:
 
     id: int
     batch: Batch
-    pieces: tuple[Piece, ...]
-    run_timeout: float
+    pieces: tuple[Piece, ...]  # of the batch; once it is sent, what is left of them
     formed_at: float
+    run_timeout: float = 0.0  # seconds; known when it is sent
     sent_at: float = 0.0
     head_at: float | None = None  # nothing is before it in its process since
     started_at: float | None = None  # its first stage was reported

@@ -12,7 +12,7 @@ from dataclasses import replace
 from batcher.forming import Batcher
 from jobs.errors import BatchyardError
 from jobs.models.spec import Tensor
-from jobs.records import Ranges
+from jobs.records import ChunkRef, Ranges
 from workers import payloads
 from workers.held import Held, HeldChunk
 from workers.host import Host
@@ -52,6 +52,8 @@ class Holding:
         """Holds chunks that were fetched; gives back those that are held already (published twice)."""
         again: list[HeldChunk] = []
         with self.changed:
+            if self.draining:
+                return list(chunks)  # the relay publishes them again
             for chunk in chunks:
                 key = (chunk.message.job, chunk.message.seq)
                 held = self._held.get(key)
@@ -84,7 +86,7 @@ class Holding:
             now = self._host.monotonic()
             with self.changed:
                 for chunk in opened:
-                    if chunk.live and not chunk.stopped:
+                    if chunk.live and not chunk.stopped and not self.draining:
                         self.offer(chunk, now)
                 self.changed.notify_all()
 
@@ -104,17 +106,21 @@ class Holding:
             log.warning("%d chunks cannot be claimed (%s); they come again", len(refs), error)
             fences = [None] * len(refs)
         refused: list[HeldChunk] = []
+        void: list[ChunkRef] = []
         with self.changed:
-            for chunk, fence in zip(chunks, fences, strict=True):
+            for chunk, ref, fence in zip(chunks, refs, fences, strict=True):
                 if fence is None:
                     refused.append(chunk)
                 elif chunk.live:
                     chunk.state, chunk.fence, chunk.incarnation = Held.CLAIMED, fence, incarnation
+                else:
+                    void.append(replace(ref, fence=fence))
             for chunk in refused:
-                if self.batcher is not None:
-                    self.batcher.discard_chunk(chunk)
-        self.close(refused)
-        return [chunk for chunk, fence in zip(chunks, fences, strict=True) if fence is not None]
+                self.discard(chunk)
+        self.close([chunk for chunk in refused if chunk.live])
+        if void:  # let go while they were being claimed
+            self._host.ledger.post(lambda tx: tx.hand_back(void))
+        return [chunk for chunk in chunks if chunk.state is Held.CLAIMED]
 
     def close(self, chunks: Sequence[HeldChunk]) -> None:
         if not chunks:

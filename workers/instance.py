@@ -1,11 +1,13 @@
 """One engine instance of a runner: forms, claims and sends batches, two deep, and hears what becomes of them."""
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from batcher.batch import Batch, Wait
+from batcher.batch import Wait
 from workers.engine_process import EngineGone, EngineProcess, Loss
 from workers.held import Flight, Piece
 from workers.wire import Done, Loaded, Run, Segment, Start
@@ -13,8 +15,13 @@ from workers.wire import Done, Loaded, Run, Segment, Start
 if TYPE_CHECKING:
     from workers.runner import Runner
 
+log = logging.getLogger("batchyard.runner")
+
 DEPTH = 2
 """Batches in an engine process: one that runs and the next one, so that it need not wait for us."""
+_IDLE = 0.5  # seconds between looks when nobody calls
+_NEW = 0.2  # weight of the newest lead
+_LONGEST_LEAD = 0.1  # seconds; a stalled claim must not make every later batch leave early
 
 
 class Instance:
@@ -24,6 +31,7 @@ class Instance:
     def __init__(self, runner: "Runner", number: int, start: Start) -> None:
         self._runner = runner
         self._flights: deque[Flight] = deque()
+        self._launching: Flight | None = None  # formed, not sent yet
         self._generation: int | None = None  # of the process that is loaded
         self._last_done = 0.0
         self.process = EngineProcess(start, self, f"{start.model}@{start.version}#{number}")
@@ -38,41 +46,54 @@ class Instance:
 
     @property
     def busy(self) -> bool:
-        return bool(self._flights)
+        """Something is in the engine, or about to be."""
+        with self._runner.holding.changed:
+            return bool(self._flights) or self._launching is not None
 
     # -- its thread
 
     def _run(self) -> None:
-        runner = self._runner
-        while True:
-            runner.open_arrived()
-            with runner.holding.changed:
-                batch = self._next()
-            if batch is None:
-                if runner.ended:
-                    return
-                continue
-            if batch.spans:
-                self._launch(batch)
+        while not self._runner.ended:
+            try:
+                self._turn()
+            except Exception:
+                # A fault of one batch must not end the thread that all others go through.
+                log.exception("%s: a batch could not be sent", self.process.name)
+                self._take_back()
 
-    def _next(self) -> Batch | None:
-        """Waits for a batch; None when something else is to be looked at first. Under the lock."""
+    def _turn(self) -> None:
         runner = self._runner
-        if (
-            runner.holding.draining
-            or self._generation is None
-            or runner.holding.batcher is None
-            or len(self._flights) >= DEPTH
-        ):
-            runner.holding.changed.wait(0.5)
+        runner.open_arrived()
+        with runner.holding.changed:
+            flight = self._launching = self._form()
+        if flight is not None:
+            self._launch(flight)
+            with runner.holding.changed:
+                self._launching = None
+                runner.holding.changed.notify_all()
+
+    def _take_back(self) -> None:
+        with self._runner.holding.changed:
+            flight, self._launching = self._launching, None
+            sent = flight in self._flights
+            self._runner.holding.changed.wait(_IDLE)
+        if flight is not None and not sent:
+            self._runner.unsent(flight, flight.pieces)
+
+    def _form(self) -> Flight | None:
+        """Waits for a batch; None when something else is to be looked at first. Under the lock."""
+        runner, holding = self._runner, self._runner.holding
+        batcher = holding.batcher
+        if holding.draining or self._generation is None or batcher is None or len(self._flights) >= DEPTH:
+            holding.changed.wait(_IDLE)
             return None
         now = runner.host.monotonic()
-        answer = runner.holding.batcher.next(now, runner.host.clock(), self._free_at(), runner.lead)
+        answer = batcher.next(now, runner.host.clock(), self._free_at(), runner.lead)
         runner.drop_late()
         if isinstance(answer, Wait):
-            runner.holding.changed.wait(0.5 if answer.until is None else max(0.0, min(0.5, answer.until - now)))
+            holding.changed.wait(_IDLE if answer.until is None else max(0.0, min(_IDLE, answer.until - now)))
             return None
-        return answer
+        return runner.new_flight(answer, now) if answer.spans else None
 
     def _free_at(self) -> float | None:
         """When the engine will have done what it was given; None: it has nothing."""
@@ -83,36 +104,42 @@ class Instance:
         began = flight.sent_at if flight.head_at is None else flight.head_at
         return began + self._runner.holding.batcher.estimate(flight.size)
 
-    def _launch(self, batch: Batch) -> None:
+    def _launch(self, flight: Flight) -> None:
         runner = self._runner
-        formed_at = runner.host.monotonic()
-        pieces = runner.claim(batch)
-        if not pieces:
-            return
-        loaded = runner.payloads(pieces)
-        if loaded is None:
-            return
-        pieces, parts = loaded
+        runner.claim(flight)
+        parts = runner.load(flight)
         with runner.holding.changed:
-            flight = runner.new_flight(batch, pieces, formed_at)
-            now = flight.sent_at = runner.host.monotonic()
-            runner.lead += 0.2 * (min(now - formed_at, 0.1) - runner.lead)
-            if not self._flights:
-                flight.head_at = now
+            stopped = [piece for piece in flight.pieces if piece.chunk.live and piece.chunk.stopped]
             generation = self._generation
-            self._flights.append(flight)
-        run = Run(flight.id, tuple(Segment(piece.positions, piece.chunk.message.attempts) for piece in pieces))
+            sending = [
+                (piece, parts[piece.chunk]) for piece in flight.pieces if piece.chunk.live and not piece.chunk.stopped
+            ]
+            if generation is not None and sending:
+                self._register(flight, [piece for piece, _ in sending])
+        if stopped:
+            runner.unsent(flight, stopped)
+        if not sending:
+            return
+        if generation is None:
+            runner.unsent(flight, [piece for piece, _ in sending])
+            return
+        runner.stats.formed(flight.batch)
+        run = Run(flight.id, tuple(Segment(piece.positions, piece.chunk.message.attempts) for piece, _ in sending))
         try:
-            if generation is None:
-                raise EngineGone(self.process.name)
-            self.process.send(run, parts, generation)
+            self.process.send(run, [part for _, part in sending], generation)
         except EngineGone:
-            with runner.holding.changed:
-                mine = flight in self._flights
-                if mine:
-                    self._flights.remove(flight)
-            if mine:  # else the loss of the process has taken it along
-                runner.unsent(flight)
+            log.info("%s: gone while a batch was sent", self.process.name)  # `lost` takes the flight along
+
+    def _register(self, flight: Flight, pieces: Sequence[Piece]) -> None:
+        """The flight is the process's from here on: `done` or `lost` ends it. Under the lock."""
+        runner = self._runner
+        flight.pieces = tuple(pieces)
+        flight.run_timeout = min(piece.chunk.message.run_timeout for piece in pieces).total_seconds()
+        now = flight.sent_at = runner.host.monotonic()
+        runner.lead += _NEW * (min(now - flight.formed_at, _LONGEST_LEAD) - runner.lead)
+        if not self._flights:
+            flight.head_at = now
+        self._flights.append(flight)
 
     # -- told by the process's thread
 
@@ -156,31 +183,18 @@ class Instance:
             runner.holding.changed.notify_all()
         if not runner.ended:
             runner.unloaded()
-        if flights:
-            runner.host.completer.post(lambda: runner.decider.lost(flights, loss))
-        return bool(flights)
+        if not flights:
+            return False
+        cut_at = flights[0].cut_at()
+        if loss.overran and (cut_at is None or cut_at > runner.host.monotonic()):
+            # The one that overran came back just before it was cut: the next one has done nothing.
+            loss, flights[0].started_at = replace(loss, overran=False), None
+        runner.host.completer.post(lambda: runner.decider.lost(flights, loss))
+        return True
 
     def cut_at(self) -> float | None:
-        flights = self._flights
+        """Without the lock: the watchdog must get through whoever holds it."""
         try:
-            return flights[0].cut_at()
+            return self._flights[0].cut_at()
         except IndexError:
             return None
-
-
-def pieces_of(batch: Batch) -> list[Piece]:
-    """The items of a batch by chunk, in the order in which they were taken."""
-    taken: dict[int, tuple[object, list[tuple[int, int]]]] = {}
-    for span in batch.spans:
-        taken.setdefault(id(span.chunk), (span.chunk, []))[1].append((span.start, span.stop))
-    return [Piece(chunk, _merged(sorted(positions))) for chunk, positions in taken.values()]  # type: ignore[arg-type]
-
-
-def _merged(positions: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    merged: list[tuple[int, int]] = []
-    for start, stop in positions:
-        if merged and merged[-1][1] == start:
-            merged[-1] = (merged[-1][0], stop)
-        else:
-            merged.append((start, stop))
-    return tuple(merged)

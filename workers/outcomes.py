@@ -12,7 +12,7 @@ from jobs.states import ErrorCode, Outcome
 from workers import payloads
 from workers.held import HeldChunk, Line
 from workers.isolation import Fate, Retry, backoff, judge_failure
-from workers.wire import Failure
+from workers.wire import BatchError, Failure
 
 Shrink = Callable[[HeldChunk, bytes], bytes]
 """Moves the outputs of a result frame that are too large for a row into blobs; gives the frame to keep."""
@@ -25,7 +25,7 @@ def succeed(chunk: HeldChunk, positions: Ranges, frame: bytes) -> None:
         decided.outcomes[start:stop] = bytes((Outcome.SUCCEEDED,)) * (stop - start)
         decided.undecided -= stop - start
     decided.frames.append(frame)
-    decided.output_bytes += frames.payload_size(frame)
+    decided.output_bytes += frames.parts_size(frame)
 
 
 def fail(chunk: HeldChunk, failure: Failure, fatal: bool, worker: str, at: datetime) -> Fate:
@@ -106,6 +106,11 @@ def finish(chunk: HeldChunk, shrink: Shrink, now: datetime, chance: random.Rando
     )
 
 
+def bare_finish(chunk: HeldChunk) -> Finish:
+    """What is written where nothing better can be: every item of the chunk failed, without a line of its own."""
+    return Finish(ref=chunk.ref, outcomes=bytes((Outcome.FAILED,)) * chunk.message.count, results=b"")
+
+
 def _lines(chunk: HeldChunk, state: str, lines: list[Line]) -> list[bytes]:
     """A frame for each number of attempts. None where the payload, and with it the ids, could not be read."""
     header = chunk.header
@@ -178,9 +183,24 @@ def deadline_exceeded() -> ItemError:
     return ItemError(ErrorCode.DEADLINE_EXCEEDED, "the job's time was up before this item ran", True, "queue")
 
 
-def fatal_failure(segment: int, position: int, overran: bool, limit: timedelta, detail: str) -> Failure:
+def alone_failure(position: int, error: BatchError) -> Failure:
+    """Of the one item of a call that raised."""
+    return Failure(0, position, error.code, error.message, error.permanent, error.stage, error.traceback)
+
+
+def unanswered(position: int) -> Failure:
+    """Of an item that the engine process left out of its answer."""
+    return Failure(0, position, ErrorCode.ENGINE_ERROR, "the engine gave no answer for this item", False, "run")
+
+
+def unreadable(position: int, lasting: bool) -> Failure:
+    """Of an item whose stored input could not be read before it was sent."""
+    return Failure(0, position, ErrorCode.SOURCE_UNREADABLE, "the stored input cannot be read", lasting, "decode")
+
+
+def fatal_failure(position: int, overran: bool, limit: timedelta, detail: str) -> Failure:
     """Of the one item that was running when its process died or was cut."""
     if overran:
         said = f"still running after {limit.total_seconds():g} s (run_seconds)"
-        return Failure(segment, position, ErrorCode.RUN_TIMEOUT, said, False, "run")
-    return Failure(segment, position, ErrorCode.PROCESS_DIED, f"the engine process died: {detail}", False, "run")
+        return Failure(0, position, ErrorCode.RUN_TIMEOUT, said, False, "run")
+    return Failure(0, position, ErrorCode.PROCESS_DIED, f"the engine process died: {detail}", False, "run")

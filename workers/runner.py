@@ -22,7 +22,7 @@ from workers.decider import Decider
 from workers.held import Flight, Held, HeldChunk, Piece
 from workers.holding import Holding
 from workers.host import Host
-from workers.instance import Instance, pieces_of
+from workers.instance import Instance
 from workers.limits import batch_limits, elements_of
 from workers.stats import BatchStats
 from workers.wire import DescribedTensor, Loaded, Start
@@ -83,56 +83,55 @@ class Runner:
             chunk: HeldChunk = dropped.span.chunk
             if chunk.state is Held.FETCHED:
                 # The expirer ends it in the ledger; here it is only let go.
-                if self.holding.batcher.discard_chunk(chunk) or chunk.live:
+                self.holding.discard(chunk)
+                if not chunk.flying:
                     self.holding.close([chunk])
             else:
                 positions = list(range(dropped.span.start, dropped.span.stop))
                 late = outcomes.deadline_exceeded()
                 self.host.completer.post(partial(self.decider.end, chunk, positions, late))
 
-    def claim(self, batch: Batch) -> list[Piece]:
-        """The pieces of a batch whose chunks are ours to run; claims those that are touched for the first time."""
-        pieces = pieces_of(batch)
+    def new_flight(self, batch: Batch, now: float) -> Flight:
+        """Its items count as being in an engine from here on. Under the lock."""
+        self._flight += 1
+        flight = Flight(self._flight, batch, tuple(pieces_of(batch)), formed_at=now)
+        for piece in flight.pieces:
+            piece.chunk.flying[flight.id] = piece.positions
+        return flight
+
+    def claim(self, flight: Flight) -> None:
+        """Claims the chunks that are touched for the first time; those that cannot be got are closed."""
         with self._claiming:
-            fresh = [piece.chunk for piece in pieces if piece.chunk.state is Held.FETCHED]
+            fresh = [piece.chunk for piece in flight.pieces if piece.chunk.state is Held.FETCHED]
             if fresh:
                 self.holding.claim(fresh)
-        with self.holding.changed:
-            kept = [piece for piece in pieces if piece.chunk.state is Held.CLAIMED and not piece.chunk.stopped]
-        self.stats.formed(batch)
-        return kept
 
-    def payloads(self, pieces: Sequence[Piece]) -> tuple[list[Piece], list[bytes]] | None:
-        """Each piece's payload frame, fetched where it lies in a blob. None when nothing is left to send."""
-        kept: list[Piece] = []
-        parts: list[bytes] = []
-        for piece in pieces:
+    def load(self, flight: Flight) -> dict[HeldChunk, bytes]:
+        """The payload frame of each live chunk, fetched where it lies in a blob. Pieces whose payload cannot be read
+        leave the flight."""
+        frames: dict[HeldChunk, bytes] = {}
+        unreadable: list[Piece] = []
+        for piece in flight.pieces:
             chunk = piece.chunk
+            if not chunk.live:
+                continue
             try:
                 if chunk.payload is None:
                     assert isinstance(chunk.message.payload, BlobRef)
                     chunk.payload = payloads.fetch(chunk.message.payload, self.host.blobs)
+                frames[chunk] = chunk.payload
             except (BatchyardError, OSError) as error:
                 log.error("the payload of %s cannot be fetched: %s", chunk.ref, error)
-                failure = ItemError(ErrorCode.SOURCE_UNREADABLE, "the stored input cannot be read", True, "decode")
-                self.host.completer.post(partial(self.decider.refuse, [chunk], failure))
-                continue
-            kept.append(piece)
-            parts.append(chunk.payload)
-        return (kept, parts) if kept else None
+                unreadable.append(piece)
+                lasting = payloads.lasting(error)
+                self.host.completer.post(partial(self.decider.unreadable, flight, piece, lasting))
+        if unreadable:
+            flight.pieces = tuple(piece for piece in flight.pieces if piece not in unreadable)
+        return frames
 
-    def new_flight(self, batch: Batch, pieces: Sequence[Piece], formed_at: float) -> Flight:
-        """Under the lock."""
-        self._flight += 1
-        limit = min(piece.chunk.message.run_timeout for piece in pieces).total_seconds()
-        flight = Flight(self._flight, batch, tuple(pieces), limit, formed_at)
-        for piece in pieces:
-            piece.chunk.flying[flight.id] = piece.positions
-        return flight
-
-    def unsent(self, flight: Flight) -> None:
-        """Its process was gone before it could be sent."""
-        self.host.completer.post(lambda: self.decider.return_flight(flight))
+    def unsent(self, flight: Flight, pieces: Sequence[Piece]) -> None:
+        """Formed, but not to be sent: the process is gone, or the job was stopped."""
+        self.host.completer.post(lambda: self.decider.returned(flight, pieces))
 
     # -- the process's thread
 
@@ -207,3 +206,21 @@ class Runner:
 
 def _tensors(described: Iterable[DescribedTensor]) -> tuple[Tensor, ...]:
     return tuple(Tensor(t.name, t.datatype, t.shape, t.pad, t.mask_for) for t in described)
+
+
+def pieces_of(batch: Batch) -> list[Piece]:
+    """The items of a batch by chunk, in the order in which they were taken."""
+    taken: dict[HeldChunk, list[tuple[int, int]]] = {}
+    for span in batch.spans:
+        taken.setdefault(span.chunk, []).append((span.start, span.stop))
+    return [Piece(chunk, _merged(sorted(positions))) for chunk, positions in taken.items()]
+
+
+def _merged(positions: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for start, stop in positions:
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], stop)
+        else:
+            merged.append((start, stop))
+    return tuple(merged)

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import errno
 import hashlib
 import hmac
 import os
@@ -11,15 +12,21 @@ from datetime import timedelta
 from pathlib import Path
 
 from jobs.clock import Clock, system_clock, to_micros
-from jobs.errors import Gone, NotFound, Refused
+from jobs.errors import BatchyardError, Gone, NotFound, Refused, Unavailable
 from jobs.records import BlobRef
 
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*(/[A-Za-z0-9_][A-Za-z0-9_.=-]*)*\Z")
 _MAC_BYTES = 32
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
+"""What the system says of a path at which no blob of ours can lie."""
 
 
 class DirectoryBlobs:
-    """`secret` signs links; who holds a link can read that one blob until it expires."""
+    """`secret` signs links; who holds a link can read that one blob until it expires.
+
+    NotFound means that the blob is not there; anything else that the disk says is Unavailable, so that a full disk or
+    too many open files never passes for a lost blob.
+    """
 
     def __init__(self, folder: Path, secret: bytes, clock: Clock = system_clock) -> None:
         self._folder = folder
@@ -29,6 +36,13 @@ class DirectoryBlobs:
 
     def put(self, key: str, data: bytes) -> BlobRef:
         path = self._path(key)
+        try:
+            self._write(path, data)
+        except OSError as error:
+            raise Unavailable(f"blob {key} cannot be written: {error.strerror or error}") from error
+        return BlobRef(key, len(data), hashlib.sha256(data).hexdigest())
+
+    def _write(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".put-")
         try:
@@ -41,7 +55,6 @@ class DirectoryBlobs:
             Path(temporary).unlink(missing_ok=True)
             raise
         self._sync(path.parent)
-        return BlobRef(key, len(data), hashlib.sha256(data).hexdigest())
 
     def _sync(self, folder: Path) -> None:
         """Makes new names durable: of the file, and of every folder down to it."""
@@ -56,16 +69,23 @@ class DirectoryBlobs:
             folder = folder.parent
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        path = self._path(key)
         try:
-            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW)
+            with open(path, "rb", opener=_opener) as file:
+                file.seek(start)
+                return file.read(-1 if stop is None else max(0, stop - start))
         except OSError as error:
-            raise NotFound(f"no blob {key!r}") from error
-        with os.fdopen(descriptor, "rb") as file:
-            file.seek(start)
-            return file.read(-1 if stop is None else max(0, stop - start))
+            raise _failed(key, error) from error
 
     def delete(self, key: str) -> None:
-        self._path(key).unlink(missing_ok=True)
+        path = self._path(key)
+        try:
+            if not path.is_dir():
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            failed = _failed(key, error)
+            if not isinstance(failed, NotFound):
+                raise failed from error
 
     def keys(self, prefix: str) -> list[str]:
         found = (path.relative_to(self._folder).as_posix() for path in self._folder.rglob("*") if path.is_file())
@@ -74,7 +94,10 @@ class DirectoryBlobs:
     def _path(self, key: str) -> Path:
         if not _KEY.match(key):
             raise Refused(f"blob key {key!r} is not one that this store makes")
-        return self._folder / key
+        path = self._folder / key
+        if any(folder.is_symlink() for folder in path.parents[: key.count("/")]):
+            raise Refused(f"blob key {key!r} leads through a symbolic link")
+        return path
 
     def sign(self, key: str, expires_in: timedelta) -> str:
         self._path(key)
@@ -99,3 +122,14 @@ class DirectoryBlobs:
 
     def _mac(self, text: bytes) -> bytes:
         return hmac.digest(self._secret, text, "sha256")
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
+
+
+def _failed(key: str, error: OSError) -> BatchyardError:
+    """Whether the blob is not there or cannot be read at the moment."""
+    if error.errno in _ABSENT:
+        return NotFound(f"no blob {key!r}")
+    return Unavailable(f"blob {key} cannot be read: {error.strerror or error}")

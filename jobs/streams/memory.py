@@ -135,6 +135,8 @@ class MemoryConsumer:
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         with self._changed:
+            if self.closed:
+                return  # its partitions are another member's, who reads on from the last commit
             for number, offset in offsets.items():
                 if number not in self.positions:
                     continue  # it went to another member, who reads on from the last commit

@@ -17,6 +17,7 @@ from jobs.frames import Column
 from jobs.models.spec import Axis, Tensor
 from jobs.tensors import values
 from jobs.tensors.datatypes import INTEGERS, numpy_dtype
+from jobs.tensors.repeats import repeated
 from jobs.tensors.values import Wrong
 
 MOST_FINDINGS = 100
@@ -54,11 +55,11 @@ class DecodedItems:
         if self._sizes is not None:
             return [sum(item) for item in zip(*self._sizes, strict=True)]
         count = len(self._shapes)
-        return [sum(len(column) // count for column in self._data)] * count
+        return [sum(len(column) // count for column in self._data)] * count if count else []
 
     def parts(self, start: int, stop: int) -> Sequence[bytes | memoryview]:
         if self.kind == "rows":
-            count = len(self._shapes)
+            count = max(len(self._shapes), 1)
             return [c[len(c) // count * start : len(c) // count * stop] for c in self._data]
         return [
             column[ends[item] : ends[item + 1]]
@@ -77,6 +78,7 @@ class ItemsDecoder:
         self._inputs = tuple(inputs)
         self._axes = axes
         self._names = {tensor.name for tensor in inputs}
+        self._keys = [msgspec.json.encode(tensor.name) for tensor in inputs]
         self._fast = _typed_decoder(self._inputs)
         # Masks last: one that is left out gets its lengths from what it masks.
         self._order = sorted(range(len(self._inputs)), key=lambda at: self._inputs[at].mask_for is not None)
@@ -90,12 +92,15 @@ class ItemsDecoder:
         return self._decode_slow(items)
 
     def _decode_fast(self, items: Sequence[Raw], decoder: msgspec.json.Decoder[Any]) -> DecodedItems | None:
+        joined = b"".join((b"[", b",".join(items), b"]"))
         try:
-            rows = decoder.decode(b"".join((b"[", b",".join(items), b"]")))
+            rows = decoder.decode(joined)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return None
-        if len(rows) != len(items):
+        if len(rows) != len(items) or not _separate(items, joined):
             return None  # a comma in an item that is no JSON by itself
+        if joined.count(b'"') != 2 * len(items) * len(self._inputs):
+            return None  # a key twice (only keys have quotes here), or a mask left out
         data: list[bytes] = []
         columns: list[list[list[Any]]] = [[getattr(row, f"f{at}") for row in rows] for at in range(len(self._inputs))]
         if any(None in column for column in columns):
@@ -164,10 +169,14 @@ class ItemsDecoder:
             findings.append(Finding("", "type", f"expected an object with {self._known()}", index))
             return None
         before = len(findings)
+        for name in repeated(bytes(raw), self._keys):
+            findings.append(
+                Finding(_pointer(name), "duplicate_key", "This key stands in the input more than once.", index)
+            )
         for name in item:
             if name not in self._names:
-                pointer = "/" + name[:128].replace("~", "~0").replace("/", "~1")
-                findings.append(Finding(pointer, "unknown", f"no input of this model; it takes {self._known()}", index))
+                detail = f"no input of this model; it takes {self._known()}"
+                findings.append(Finding(_pointer(name), "unknown", detail, index))
         read: dict[int, tuple[tuple[int, ...], bytes]] = {}
         lengths: dict[str, tuple[int, str]] = {}
         for at in self._order:
@@ -177,19 +186,33 @@ class ItemsDecoder:
                 if made is not None:
                     read[at] = made
                     continue
-                findings.append(Finding(f"/{tensor.name}", "missing", f"{tensor.name} is missing", index))
+                findings.append(Finding(_pointer(tensor.name), "missing", f"{tensor.name} is missing", index))
                 continue
             try:
                 shape, packed = values.read(item[tensor.name], tensor, self._axes)
                 _agree(tensor, shape, lengths)
                 read[at] = (shape, packed)
             except Wrong as wrong:
-                pointer = "/".join(("", tensor.name, *map(str, wrong.path)))
-                findings.append(Finding(pointer, wrong.code, wrong.detail, index))
+                for one in (wrong, *wrong.others):
+                    pointer = "/".join((_pointer(tensor.name), *map(str, one.path)))
+                    findings.append(Finding(pointer, one.code, one.detail, index))
         return [read[at] for at in range(len(self._inputs))] if len(findings) == before else None
 
     def _known(self) -> str:
         return ", ".join(tensor.name for tensor in self._inputs)
+
+
+def _pointer(name: str) -> str:
+    """An input's name as a step of a JSON pointer; a client's own may be long."""
+    return "/" + name[:128].replace("~", "~0").replace("/", "~1")
+
+
+def _separate(items: Sequence[Raw], joined: bytes) -> bool:
+    """Whether flat objects that parsed when joined are also whole one by one: none may open in one item and close in
+    another. A `Raw` is JSON by itself; of bytes, each must open one object, its first byte."""
+    if all(type(item) is msgspec.Raw for item in items):
+        return True
+    return joined.count(b"{") == len(items) and all(bytes(item).startswith(b"{") for item in items)
 
 
 def _agree(tensor: Tensor, shape: tuple[int, ...], lengths: dict[str, tuple[int, str]]) -> None:

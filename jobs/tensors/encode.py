@@ -90,7 +90,7 @@ class NonFinite(ValueError):
 
 def strict_json(value: object, *, refuse_non_finite: bool = False) -> bytes:
     """A handler's answer. TypeError names what is not JSON-able and where; NonFinite if that is refused."""
-    return orjson.dumps(_plain(value, "$", 0, refuse_non_finite)) if _needs_care(value) else _dumps(value)
+    return _dumps(_plain(value, "$", 0, refuse_non_finite) if _needs_care(value) else value)
 
 
 def _needs_care(value: object) -> bool:
@@ -99,13 +99,21 @@ def _needs_care(value: object) -> bool:
         return False
     if isinstance(value, int):
         return not -_BIG <= value < 2 * _BIG
-    if isinstance(value, float):
+    if type(value) is float:  # numpy's float64 is one too, but not for orjson
         return not math.isfinite(value)
     if type(value) is dict:
         return any(type(key) is not str or _needs_care(inner) for key, inner in value.items())
     if type(value) is list:
         return any(map(_needs_care, value))
     return True
+
+
+def _digits(value: int, where: str) -> orjson.Fragment:
+    """An integer beyond 64 bits, exactly."""
+    try:
+        return orjson.Fragment(str(value).encode())
+    except ValueError as error:
+        raise TypeError(f"the answer is not JSON: an integer at {where} has too many digits") from error
 
 
 def _dumps(value: object) -> bytes:
@@ -131,7 +139,7 @@ def _plain(value: Any, where: str, depth: int, refuse: bool) -> Any:
     if isinstance(value, int):
         if -_BIG <= value < 2 * _BIG:
             return value
-        return orjson.Fragment(str(value).encode())
+        return _digits(value, where)
     if isinstance(value, bytes):
         return _text(value)
     if isinstance(value, np.ndarray):
@@ -142,7 +150,7 @@ def _plain(value: Any, where: str, depth: int, refuse: bool) -> Any:
         for key, inner in value.items():
             if not isinstance(key, str):
                 raise TypeError(f"the answer is not JSON: the key {key!r} at {where} is no string")
-            plain[key] = _plain(inner, f"{where}.{key}", depth + 1, refuse)
+            plain[str(key)] = _plain(inner, f"{where}.{key}", depth + 1, refuse)
         return plain
     if isinstance(value, list | tuple):
         return [_plain(inner, f"{where}[{at}]", depth + 1, refuse) for at, inner in enumerate(value)]

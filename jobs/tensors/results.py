@@ -8,6 +8,7 @@ import orjson
 
 from jobs import frames, ranges
 from jobs.clock import to_micros
+from jobs.errors import Undecodable
 from jobs.frames import Column, ResultBlob, ResultHeader
 from jobs.states import Outcome
 from jobs.store import ResultChunk
@@ -25,6 +26,7 @@ _STATES = {
 _REASONS = {
     "queue_timeout": "not started within its queue time",
     "deadline_exceeded": "not finished before the job's deadline",
+    "source_unreadable": "the stored input cannot be read",
 }
 
 
@@ -49,6 +51,7 @@ def lines(
     state: str | None = None,
 ) -> Iterator[Line]:
     """The lines of items from `from_index` on, in item order, up to the first one that is not decided yet.
+    Undecodable when a result that must be there is not, or is no frame.
 
     An item that moved on to a child chunk has the child's line. `limit` counts items; `state` leaves out others.
     """
@@ -159,12 +162,16 @@ def _link(blob: ResultBlob, sign: Sign) -> dict[str, object]:
 
 
 def _without_frame(index: int, name: str, outcome: Outcome, reason: str | None, suffix: bytes) -> Line:
-    """An item that a stop or a clock ended before any worker wrote of it."""
+    """An item that no worker wrote of: a stop or a clock ended it, or its input could not even be read."""
+    if outcome is Outcome.SUCCEEDED:
+        raise Undecodable(f"item {index} succeeded and its result is not there")
     error = None
-    if outcome is Outcome.EXPIRED:
-        code = reason or "deadline_exceeded"
+    if outcome in (Outcome.EXPIRED, Outcome.FAILED):
+        expired = outcome is Outcome.EXPIRED
+        code = reason or ("deadline_exceeded" if expired else "source_unreadable")
         message = _REASONS.get(code, code.replace("_", " "))
-        error = orjson.dumps({"code": code, "message": message, "permanent": True, "stage": "queue"})
+        stage = "queue" if expired else "decode"
+        error = orjson.dumps({"code": code, "message": message, "permanent": True, "stage": stage})
     state = _STATES[outcome]
     text = b'{"index":%d,"id":%b,"state":"%b","output":null,"error":%b,"attempts":0,%b' % (
         index,

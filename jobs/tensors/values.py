@@ -4,7 +4,7 @@ import base64
 import binascii
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from jobs.models.spec import Axis, Tensor
 from jobs.tensors.binary import join_bytes
 from jobs.tensors.datatypes import FLOATS, INTEGERS, bounds, numpy_dtype
 
+NAMED_ELEMENTS = 5
+"""How many wrong elements of one tensor are named; of the others there is one count."""
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -23,6 +25,7 @@ class Wrong(Exception):
     code: str
     detail: str
     path: tuple[int, ...] = ()
+    others: tuple["Wrong", ...] = ()  # further wrong elements of the same tensor
 
 
 def show(shape: Sequence[int | str]) -> str:
@@ -62,9 +65,7 @@ def _shape(nested: tuple[int, ...], count: int, tensor: Tensor, axes: Mapping[st
     if len(shape) != len(declared) or any(
         isinstance(dim, int) and dim != given for dim, given in zip(declared, shape, strict=False)
     ):
-        if len(declared) == 1 and len(nested) == 1 and isinstance(declared[0], int):
-            raise Wrong("shape", f"expected {show(declared)}, got {show(nested)}")
-        raise Wrong("shape", f"expected {show(declared)}, got {show(nested)}")
+        raise Wrong("shape", f"expected {show(declared)}, got {show(nested) if nested else 'a single value'}")
     for dim, given in zip(declared, shape, strict=True):
         axis = axes.get(dim) if isinstance(dim, str) else None
         if axis is not None and not axis.min <= given <= axis.max:
@@ -83,10 +84,9 @@ def _unflatten(count: int, declared: tuple[int | str, ...]) -> tuple[int, ...] |
 
 
 def _pack(elements: list[Any], nested: tuple[int, ...], datatype: str) -> bytes:
-    for position, element in enumerate(elements):
-        problem = _problem(element, datatype)
-        if problem is not None:
-            raise Wrong(problem[0], problem[1], _path(position, nested))
+    wrong = [(at, problem) for at, element in enumerate(elements) if (problem := _problem(element, datatype))]
+    if wrong:
+        raise _first([(at, code, detail) for at, (code, detail) in wrong], nested)
     if datatype == "BYTES":
         return join_bytes([_bytes_of(element) for element in elements])
     dtype = numpy_dtype(datatype)
@@ -97,9 +97,17 @@ def _pack(elements: list[Any], nested: tuple[int, ...], datatype: str) -> bytes:
         narrowed = numbers.astype(dtype)
     lost = np.isfinite(numbers) & ~np.isfinite(narrowed)
     if lost.any():
-        position = int(np.argmax(lost))
-        raise Wrong("range", f"{elements[position]!r} is out of range for {datatype}", _path(position, nested))
+        beyond = [(int(at), "range", f"{elements[at]!r} is out of range for {datatype}") for at in np.flatnonzero(lost)]
+        raise _first(beyond, nested)
     return narrowed.tobytes()
+
+
+def _first(wrong: list[tuple[int, str, str]], nested: tuple[int, ...]) -> Wrong:
+    """The first wrong element, with the next ones and the count of the rest."""
+    named = [Wrong(code, detail, _path(at, nested)) for at, code, detail in wrong[:NAMED_ELEMENTS]]
+    if len(wrong) > NAMED_ELEMENTS:
+        named.append(Wrong(wrong[NAMED_ELEMENTS][1], f"{len(wrong) - NAMED_ELEMENTS} more elements are wrong"))
+    return replace(named[0], others=tuple(named[1:]))
 
 
 def _problem(element: object, datatype: str) -> tuple[str, str] | None:
