@@ -49,7 +49,7 @@ class _Encoded(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Header)
-_EMPTY_BYTES = len(frames.pack(_Encoded(VERSION, []), []))
+_EMPTY_BYTES = len(frames.pack(_Encoded(VERSION, []), [])) - len(",")  # the first chunk needs none
 _CHUNK_BYTES = len(",") + 4  # in the header, and the length of its part
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -118,7 +118,7 @@ class Completer:
                 self._guarded(heapq.heappop(self._later)[2])
             waiting, self._waiting = self._waiting, []
             if self._ready:
-                self._write()
+                self._guarded(self._write)
             for event in waiting:
                 event.set()
 

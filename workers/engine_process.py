@@ -5,6 +5,7 @@ its pipe does, so it also ends when this process is killed. Whoever sends may bl
 the watchdog then kills the child, which ends the blocking.
 """
 
+import contextlib
 import logging
 import signal
 import socket
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from jobs.errors import Undecodable
 from workers.channel import Channel
 from workers.child_output import pump
 from workers.isolation import RestartPause
@@ -134,11 +136,8 @@ class EngineProcess:
         with self._lock:
             channel = self._channel
         if channel is not None:
-            try:
-                with self._send_lock:
-                    channel.send(Stop(), ())
-            except OSError:
-                pass
+            with contextlib.suppress(OSError), self._send_lock:
+                channel.send(Stop(), ())
 
     def finish_stop(self, deadline: float) -> None:
         """Waits until `deadline` (monotonic) for the child to leave, then ends its pipe, then kills it by its pid."""
@@ -158,7 +157,12 @@ class EngineProcess:
 
     def _live(self) -> None:
         while not self._stopping.is_set():
-            pause = self._life()
+            try:
+                pause = self._life()
+            except Exception:
+                # Whatever went wrong with one process, there is to be another.
+                log.exception("%s: lost hold of the engine process", self.name)
+                pause = self._pause.load_failed()
             if pause:
                 self._stopping.wait(pause)
 
@@ -172,7 +176,7 @@ class EngineProcess:
         try:
             failure = self._load(channel)
             if failure is None:
-                self._serve(channel)
+                self._guarded_serve(channel)
         finally:
             ending = self._end(channel)
         if failure is not None:
@@ -214,12 +218,9 @@ class EngineProcess:
 
     def _load(self, channel: Channel[FromChild]) -> str | None:
         """None: it is loaded. Else what went wrong; "" when it simply ended."""
-        try:
-            with self._send_lock:
-                channel.send(self._start, ())
-            received = channel.receive()
-        except (OSError, EOFError):
-            received = None
+        with contextlib.suppress(OSError), self._send_lock:
+            channel.send(self._start, ())
+        received = self._receive(channel)
         with self._lock:
             self._load_by = None
         if received is None:
@@ -230,22 +231,35 @@ class EngineProcess:
             return None
         return message.error if isinstance(message, LoadFailed) else f"unexpected {type(message).__name__}"
 
+    def _guarded_serve(self, channel: Channel[FromChild]) -> None:
+        """So that the listener hears of the loss, whatever happens."""
+        try:
+            self._serve(channel)
+        except Exception:
+            log.exception("%s: a message of the engine process could not be taken", self.name)
+
     def _serve(self, channel: Channel[FromChild]) -> None:
         """Until the pipe ends."""
         while True:
-            try:
-                received = channel.receive()
-            except (OSError, EOFError):
-                return
+            received = self._receive(channel)
             if received is None:
                 return
             message, parts = received
             if isinstance(message, Done):
-                if message.error is None:
-                    self._pause.finished_batch()
+                self._pause.finished_batch()
                 self._listener.done(message, parts)
             elif isinstance(message, Started):
                 self._listener.started(message.id, message.stage)
+
+    def _receive(self, channel: Channel[FromChild]) -> tuple[FromChild, list[memoryview]] | None:
+        """None: nothing more will come, or nothing that could be understood."""
+        try:
+            return channel.receive()
+        except OSError:
+            return None
+        except Undecodable as error:
+            log.error("%s: %s", self.name, error)
+            return None
 
     def _end(self, channel: Channel[FromChild]) -> str:
         """Makes sure that the process is gone; says how it ended."""

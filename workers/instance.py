@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from batcher.batch import Wait
-from workers.engine_process import EngineGone, EngineProcess, Loss
+from workers.engine_process import EngineGone, Loss
 from workers.held import Flight, Piece
 from workers.wire import Done, Loaded, Run, Segment, Start
 
@@ -34,7 +34,7 @@ class Instance:
         self._launching: Flight | None = None  # formed, not sent yet
         self._generation: int | None = None  # of the process that is loaded
         self._last_done = 0.0
-        self.process = EngineProcess(start, self, f"{start.model}@{start.version}#{number}")
+        self.process = runner.host.spawn(start, self, f"{start.model}@{start.version}#{number}")
         self._thread = threading.Thread(target=self._run, name=f"run {self.process.name}", daemon=True)
 
     def start(self) -> None:

@@ -47,6 +47,7 @@ class Intake:
         self._keep_bad = keep_bad
         self._crash = crash
         self._tracker = OffsetTracker()
+        self._full: frozenset[int] = frozenset()  # paused partitions, for other threads to see
         self._settled: deque[Origin] = deque()
         self._consumer: Consumer | None = None
         self._stopping = threading.Event()
@@ -69,7 +70,7 @@ class Intake:
         """These need their records no more. Any thread."""
         self._settled.extend(chunk.origin for chunk in chunks)
         self._publisher.settled([chunk.message.ref for chunk in chunks])
-        if self._tracker.full() and self._consumer is not None:
+        if self._full and self._consumer is not None:
             self._consumer.wake()
 
     def close(self) -> None:
@@ -102,10 +103,13 @@ class Intake:
             self._crash.passing("publish_claim")
             self.settle(self._route(chunks))
         self._drain_settled()
-        full, assigned = self._tracker.full(), consumer.assignment()
-        consumer.pause(full & assigned)
-        consumer.resume(assigned - full)
+        assigned = consumer.assignment()
         self._tracker.keep_only(assigned)
+        full = self._tracker.full()
+        if full != self._full:
+            consumer.pause(full - self._full)
+            consumer.resume((self._full - full) & assigned)
+            self._full = full
         self._commit()
 
     def _read(self, record: Record) -> list[HeldChunk]:

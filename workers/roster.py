@@ -2,19 +2,20 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from jobs.models.catalog import Catalog, ModelVersion, VersionState
 from jobs.models.repository import read_repository
 from workers.host import Host
-from workers.runner import Runner
+from workers.runner import Runner, files_of
 
 log = logging.getLogger("batchyard.models")
 
 Name = tuple[str, str]  # model, version
 _LOAD_WAIT = 300.0  # seconds that a reload waits for new versions
+_RETIRE = 60.0  # seconds that running batches of a version that is gone may take
 
 
 class Roster:
@@ -24,6 +25,8 @@ class Roster:
         self._catalog = catalog
         self._host = host
         self._reloading = threading.Lock()
+        self._changing = threading.Lock()  # guards the next
+        self._watched: list[Runner] = []
         self.runners: Mapping[Name, Runner] = {}  # replaced whole, so that readers need no lock
 
     def start(self) -> None:
@@ -36,11 +39,17 @@ class Roster:
             if version.error is not None:
                 log.error("%s@%s: %s", version.spec.name, version.spec.version, version.error)
         for runner in runners.values():
-            runner.start()
+            runner.shown = True
+            self._start(runner)
 
     def wait_loaded(self, timeout: float) -> bool:
         """Until every version is ready or unavailable."""
         return all(runner.outcome.wait(timeout) for runner in self.runners.values())
+
+    def watched(self) -> list[Runner]:
+        """All runners that may have an engine process: those that serve, load or end."""
+        with self._changing:
+            return list(self._watched)
 
     def reload(self) -> Mapping[str, str]:
         """Reads the repository again. A version that changed goes on serving as it was until its new form is loaded,
@@ -50,7 +59,7 @@ class Roster:
             before = self.runners
             kept, fresh = self._compare(before, read)
             for runner in fresh.values():
-                runner.start()
+                self._start(runner)
             for runner in fresh.values():
                 runner.outcome.wait(_LOAD_WAIT)
             runners = dict(kept)
@@ -64,9 +73,14 @@ class Roster:
                     runners[name] = before[name]
                     states["@".join(name)] = f"kept as it was: {runner.version.error}"
                     retired.append(runner)
-            self.runners = runners
+            for runner in retired:
+                runner.shown = False
+            for runner in runners.values():
+                runner.shown = True
             self._publish(read, runners, states)
-            self._retire(retired)
+            self.runners = runners
+            for runner in retired:
+                threading.Thread(target=self._retire, args=(runner,), name="retire", daemon=True).start()
             return states
 
     def _compare(
@@ -84,28 +98,58 @@ class Roster:
 
     def _unchanged(self, runner: Runner, version: ModelVersion) -> bool:
         same = runner.source.spec == replace(version.spec, default_version=runner.source.spec.default_version)
-        return same and runner.source.artifact_sha256 == version.artifact_sha256
+        return (
+            same
+            and runner.source.artifact_sha256 == version.artifact_sha256
+            and runner.files == files_of(version.spec.folder, version.spec.version)
+        )
 
     def _publish(
         self, read: Mapping[Name, ModelVersion], runners: Mapping[Name, Runner], states: dict[str, str]
     ) -> None:
-        shown = []
+        shown: dict[Name, ModelVersion] = {}
         for name, version in read.items():
             runner = runners.get(name)
             current = version if runner is None else runner.version
-            # The default may have moved without anything else changing.
-            spec = replace(current.spec, default_version=version.spec.default_version)
             error = version.error if runner is not None and version.error else current.error
-            shown.append(replace(current, spec=spec, error=error))
+            shown[name] = replace(current, error=error)
             states.setdefault("@".join(name), error or str(current.state))
-        self._catalog.replace_all(shown)
+        versions = []
+        for name, current in shown.items():
+            default = self._default(read[name].spec.name, read[name].spec.default_version, shown)
+            versions.append(replace(current, spec=replace(current.spec, default_version=default)))
+        self._catalog.replace_all(versions)
 
-    def _retire(self, runners: Sequence[Runner]) -> None:
-        for runner in runners:
-            runner.drain()
-            runner.host.completer.post(runner.decider.give_back)
-            runner.begin_end()
-            threading.Thread(target=runner.finish_end, args=(runner.host.monotonic() + 60.0,), daemon=True).start()
+    def _default(self, model: str, wanted: str, shown: Mapping[Name, ModelVersion]) -> str:
+        """The default version as model.yaml has it, unless that one cannot be loaded and the default before can."""
+        before = self._catalog.models().get(model)
+        if before is None or before.default_version == wanted:
+            return wanted
+        new, old = shown.get((model, wanted)), shown.get((model, before.default_version))
+        ready = VersionState.READY
+        if old is not None and old.state is ready and (new is None or new.state is not ready):
+            log.error("%s@%s is not ready; %s stays the default", model, wanted, before.default_version)
+            return before.default_version
+        return wanted
+
+    def _retire(self, runner: Runner) -> None:
+        """Lets running batches end, gives back the rest, ends the engines."""
+        runner.drain()
+        deadline = runner.host.monotonic() + _RETIRE
+        pause = threading.Event()
+        while runner.busy and runner.host.monotonic() < deadline:
+            pause.wait(0.05)
+        runner.host.completer.post(runner.decider.give_back)
+        runner.host.completer.wait_idle(5.0)
+        runner.begin_end()
+        runner.finish_end(runner.host.monotonic() + 5.0)
+        with self._changing:
+            self._watched.remove(runner)
+
+    def _start(self, runner: Runner) -> None:
+        with self._changing:
+            self._watched.append(runner)
+        runner.start()
 
     def _runner(self, version: ModelVersion) -> Runner:
         return Runner(version, str(self._repository), self._threads, self._host())

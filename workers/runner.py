@@ -4,11 +4,13 @@ Who calls what: the intake gives chunks (`holding.take`); instance threads form,
 decides (`decider`).
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from batcher.batch import Batch
 from batcher.forming import Batcher
@@ -30,9 +32,13 @@ from workers.wire import DescribedTensor, Loaded, Start
 log = logging.getLogger("batchyard.runner")
 
 
+Files = tuple[tuple[str, int, int], ...]
+
+
 class Runner:
     def __init__(self, version: ModelVersion, repository: str, threads: int, host: Host) -> None:
         self.source = version  # as the repository has it
+        self.files = files_of(version.spec.folder, version.spec.version)
         self.version = version  # as the engine found it
         self.host = host
         self.holding = Holding(host)
@@ -40,6 +46,7 @@ class Runner:
         self.stats = BatchStats()
         self.lead = 0.002  # seconds from forming a batch to its run, a moving average
         self.ended = False
+        self.shown = False  # the catalog shows this one: not while an older form of the version still serves
         self.outcome = threading.Event()  # set once the first load has ended, either way
         self._claiming = threading.Lock()  # a chunk spread over batches of two instances is claimed once
         self._flight = 0
@@ -155,7 +162,7 @@ class Runner:
             if self.holding.batcher is None:
                 self.holding.batcher = Batcher(batch_limits(spec, loaded.max_size), elements_of(spec))
             version = self.version
-        self.host.report(version)
+        self._report(version)
         self.outcome.set()
 
     def load_failed(self, error: str) -> None:
@@ -165,10 +172,14 @@ class Runner:
                 return  # another instance serves
             self.version = replace(self.version, state=VersionState.UNAVAILABLE, error=error)
             version = self.version
-        self.host.report(version)
+        self._report(version)
         self.outcome.set()
         if self.spec.unavailable == "fail":
             self.host.completer.post(lambda: self.decider.fail_all(error))
+
+    def _report(self, version: ModelVersion) -> None:
+        if self.shown:
+            self.host.report(version)
 
     def unloaded(self) -> None:
         with self.holding.changed:
@@ -177,7 +188,7 @@ class Runner:
                 return
             self.version = replace(self.version, state=VersionState.LOADING)
             version = self.version
-        self.host.report(version)
+        self._report(version)
 
     # -- stopping
 
@@ -206,6 +217,18 @@ class Runner:
 
 def _tensors(described: Iterable[DescribedTensor]) -> tuple[Tensor, ...]:
     return tuple(Tensor(t.name, t.datatype, t.shape, t.pad, t.mask_for) for t in described)
+
+
+def files_of(folder: Path, version: str) -> Files:
+    """The handler's and the version's files with what shows a change: (path, size, time of the last change)."""
+    below = [path for part in (folder.glob("*.py"), (folder / version).rglob("*")) for path in part]
+    found = []
+    for path in sorted(below):
+        with contextlib.suppress(OSError):  # it may go away under our eyes
+            status = path.stat()
+            if path.is_file() and "__pycache__" not in path.parts:
+                found.append((str(path), status.st_size, status.st_mtime_ns))
+    return tuple(found)
 
 
 def pieces_of(batch: Batch) -> list[Piece]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from jobs.blob import BlobStore
 from jobs.clock import Clock, system_clock
+from jobs.errors import BatchyardError
 from jobs.fleet import ModelStats, WorkerInfo
 from jobs.ledger import Ledger
 from jobs.models.catalog import Catalog, VersionState
@@ -99,7 +100,7 @@ class Supervisor:
         self._running = False
         deadline = self._monotonic() + drain.total_seconds()
         self.intake.stop()
-        runners = list(self.roster.runners.values())
+        runners = self.roster.watched()
         for runner in runners:
             runner.drain()
         pause = threading.Event()
@@ -148,15 +149,19 @@ class Supervisor:
     def _keep_bad(self, record: Record, reason: str) -> None:
         log.error("partition %d, offset %d: undecodable record (%s)", record.partition, record.offset, reason)
         topic, at, offset, value = self._settings.pool, record.partition, record.offset, record.value
-        self._ledger.post(lambda tx: tx.keep_bad_record(topic, at, offset, reason, value))
+        try:
+            self._ledger.post(lambda tx: tx.keep_bad_record(topic, at, offset, reason, value))
+        except BatchyardError as error:
+            log.error("partition %d, offset %d: passed, and not kept either (%s)", at, offset, error)
 
     def _told(self, ping: Ping) -> None:
         if ping.stopped:
             stopped = frozenset(ping.stopped)
-            self.completer.post(lambda: self._each(lambda runner: runner.decider.stop_jobs(stopped)))
+            patience = self._settings.cancel_grace.total_seconds() / 2
+            self.completer.post(lambda: self._each(lambda runner: runner.decider.stop_jobs(stopped, patience)))
 
     def _each(self, act: Callable[[Runner], None]) -> None:
-        for runner in self.roster.runners.values():
+        for runner in self.roster.watched():
             act(runner)
 
     def _lapsed(self) -> None:
@@ -168,9 +173,13 @@ class Supervisor:
     def _watch(self) -> None:
         while not self._stopping.wait(_WATCH_EVERY):
             now = self._monotonic()
-            for runner in list(self.roster.runners.values()):
+            for runner in self.roster.watched():
                 for instance in runner.instances:
-                    instance.process.check(now)
+                    try:
+                        instance.process.check(now)
+                    except Exception:
+                        # The others' run limits hold whatever happens to one.
+                        log.exception("%s: could not be looked at", instance.process.name)
 
     def _alive(self) -> bool:
         now = time.monotonic()

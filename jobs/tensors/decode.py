@@ -21,7 +21,8 @@ from jobs.tensors.repeats import repeated
 from jobs.tensors.values import Wrong
 
 MOST_FINDINGS = 100
-_PACK = {"FP32": "f", "FP64": "d"}
+_PACK = {"FP16": "e", "FP32": "f", "FP64": "d"}
+"""struct's codes: it refuses what would become infinite."""
 
 Raw = msgspec.Raw | bytes | memoryview
 
@@ -169,7 +170,10 @@ class ItemsDecoder:
             findings.append(Finding("", "type", f"expected an object with {self._known()}", index))
             return None
         before = len(findings)
-        for name in repeated(bytes(raw), self._keys):
+        top, inner = repeated(bytes(raw), self._keys)
+        for name in inner:
+            findings.append(Finding("", "duplicate_key", f"The key {name[:128]} stands twice in one object.", index))
+        for name in top:
             findings.append(
                 Finding(_pointer(name), "duplicate_key", "This key stands in the input more than once.", index)
             )

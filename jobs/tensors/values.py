@@ -84,9 +84,10 @@ def _unflatten(count: int, declared: tuple[int | str, ...]) -> tuple[int, ...] |
 
 
 def _pack(elements: list[Any], nested: tuple[int, ...], datatype: str) -> bytes:
-    wrong = [(at, problem) for at, element in enumerate(elements) if (problem := _problem(element, datatype))]
-    if wrong:
-        raise _first([(at, code, detail) for at, (code, detail) in wrong], nested)
+    if not _all_fit(elements, datatype):
+        wrong = [(at, problem) for at, element in enumerate(elements) if (problem := _problem(element, datatype))]
+        if wrong:
+            raise _first([(at, code, detail) for at, (code, detail) in wrong], nested)
     if datatype == "BYTES":
         return join_bytes([_bytes_of(element) for element in elements])
     dtype = numpy_dtype(datatype)
@@ -100,6 +101,17 @@ def _pack(elements: list[Any], nested: tuple[int, ...], datatype: str) -> bytes:
         beyond = [(int(at), "range", f"{elements[at]!r} is out of range for {datatype}") for at in np.flatnonzero(lost)]
         raise _first(beyond, nested)
     return narrowed.tobytes()
+
+
+def _all_fit(elements: list[Any], datatype: str) -> bool:
+    """Whether that can be told without looking at each: all are of the very type, integers within the range."""
+    kinds = set(map(type, elements))
+    if datatype in FLOATS:
+        return kinds == {float}
+    if datatype in INTEGERS and kinds == {int}:
+        least, most = bounds(datatype)
+        return bool(least <= min(elements) and max(elements) <= most)
+    return datatype == "BOOL" and kinds == {bool}
 
 
 def _first(wrong: list[tuple[int, str, str]], nested: tuple[int, ...]) -> Wrong:

@@ -1,5 +1,6 @@
 """Contract of every blob store, and what only the directory adapter does: keys stay inside, links are signed."""
 
+import errno
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ import pytest
 
 from jobs.blob import BlobStore
 from jobs.blobs.directory import DirectoryBlobs
-from jobs.errors import Gone, NotFound, Refused
+from jobs.errors import Gone, NotFound, Refused, Unavailable
 
 SECRET = b"k" * 32
 ADAPTERS: dict[str, Callable[[Path], BlobStore]] = {"directory": lambda folder: DirectoryBlobs(folder, SECRET)}
@@ -84,6 +85,40 @@ def test_a_symlink_is_not_followed(tmp_path: Path) -> None:
         blobs.get("a")
 
 
+def test_a_folder_behind_a_symlink_is_not_entered(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path / "blobs", SECRET)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "a").write_text("secret")
+    os.symlink(tmp_path / "outside", tmp_path / "blobs" / "b")
+    for act in (lambda: blobs.get("b/a"), lambda: blobs.put("b/new", b"x"), lambda: blobs.delete("b/a")):
+        with pytest.raises(Refused):
+            act()
+    assert [path.name for path in (tmp_path / "outside").iterdir()] == ["a"]
+
+
+def test_the_start_of_a_key_is_no_blob(blobs: BlobStore) -> None:
+    blobs.put("a/b", b"x")
+    with pytest.raises(NotFound):
+        blobs.get("a")
+    blobs.delete("a")
+    blobs.delete("a/b/c")
+    assert blobs.get("a/b") == b"x"
+
+
+def test_a_fault_of_the_disk_is_no_missing_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs = DirectoryBlobs(tmp_path / "blobs", SECRET)
+    blobs.put("a", b"x")
+
+    def busy(path: str, flags: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", busy)
+        with pytest.raises(Unavailable, match="too many open files"):
+            blobs.get("a")
+    assert blobs.get("a") == b"x"
+
+
 def test_a_failed_put_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blobs = DirectoryBlobs(tmp_path / "blobs", SECRET)
     blobs.put("a", b"old")
@@ -92,7 +127,7 @@ def test_a_failed_put_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(28, "no space left")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(Unavailable, match="no space"):
         blobs.put("a", b"new")
     assert blobs.get("a") == b"old"
     assert len(list((tmp_path / "blobs").iterdir())) == 1

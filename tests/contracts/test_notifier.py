@@ -34,6 +34,16 @@ def test_an_ended_subscription_is_told_no_more(notifier: Notifier) -> None:
     assert told == []
 
 
+def test_two_subscriptions_of_one_function_are_two(notifier: Notifier) -> None:
+    told: list[Ping] = []
+    add = told.append
+    end = notifier.subscribe(add)
+    notifier.subscribe(add)
+    end()
+    notifier.ping(Ping(("job_1",)))
+    assert len(told) == 1
+
+
 def test_a_subscriber_that_fails_costs_the_others_nothing(notifier: Notifier) -> None:
     told: list[Ping] = []
 

@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from jobs import frames, ranges
 from jobs.records import ChunkRef, Finish, Job, NewChunk, NewJob
 from jobs.states import FINAL, JobState, Outcome, final_state
-from tests.contracts.store_kit import ADAPTERS, SECOND, make_kit, new_job, payload
+from tests.contracts.store_kit import ADAPTERS, SECOND, lines, make_kit, new_job, payload
 
 WORKERS = ("wrk_1", "wrk_2")
 DECIDED = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED, Outcome.EXPIRED)
@@ -55,6 +56,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.submit([[3, 2], [1]], None, None, None, None)
 
     def teardown(self) -> None:
+        self.check_lines(sorted(self.jobs))
         self.kit.store.close()
         self.folder.cleanup()
 
@@ -140,8 +142,14 @@ class StoreMachine(RuleBasedStateMachine):
             if expected[-1]:
                 named[place] = claim.ref.fence
         before = self.kit.store.jobs_by_id(sorted(self.jobs))
+        rows = None if any(expected) else self.everything()
         entries = [
-            Finish(claim.ref, bytes(outcomes[: claim.count]), b"x", self.children(claim, outcomes, delay))
+            Finish(
+                claim.ref,
+                bytes(outcomes[: claim.count]),
+                self.lines(claim, outcomes),
+                self.children(claim, outcomes, delay),
+            )
             for claim in claims
         ]
         answer = self.kit.finish(*entries, worker=worker)
@@ -151,6 +159,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.seen.finished |= named
         assert {job.id: job for job in answer.jobs} == {id_: after[id_] for id_, _ in named}
         assert {id_ for id_ in after if after[id_] != before[id_]} <= {id_ for id_, _ in named}
+        assert rows is None or self.everything() == rows
+
+    def lines(self, claim: Claim, outcomes: list[Outcome]) -> bytes:
+        """A result line for each item that does not move on."""
+        ended = [claim.first + at for at in range(claim.count) if outcomes[at] is not Outcome.MOVED]
+        return b"".join(lines(((item, item + 1),)) for item in ended)
 
     def children(self, claim: Claim, outcomes: list[Outcome], delay: int | None) -> tuple[NewChunk, ...]:
         not_before = None if delay is None else self.kit.clock() + delay * SECOND
@@ -164,11 +178,13 @@ class StoreMachine(RuleBasedStateMachine):
     def hand_back(self, picked: list[int], alone: bool) -> None:
         refs = [claim.ref for claim in self.recent(picked)]
         standing = [self.standing(ref) for ref in refs]
+        rows = None if any(standing) else self.everything()
         with self.kit.store.begin() as tx:
             if alone:
                 assert tx.mark_alone(refs) == standing
             else:
                 assert tx.hand_back(refs) == len({ref for ref, stands in zip(refs, standing, strict=True) if stands})
+        assert rows is None or self.everything() == rows
 
     @rule(
         number=st.integers(0, 11),
@@ -256,6 +272,28 @@ class StoreMachine(RuleBasedStateMachine):
                 )
 
     @invariant()
+    def each_item_has_one_outcome_and_one_line_at_most(self) -> None:
+        self.check_lines(sorted(self.jobs.keys() - self.seen.finals.keys()))
+
+    def check_lines(self, jobs: list[str]) -> None:
+        for id_, chunks in self.kit.store.results_of(jobs).items():
+            decided = [
+                item
+                for chunk in chunks
+                for item, outcome in zip(ranges.indexes(chunk.items), chunk.outcomes, strict=True)
+                if outcome in DECIDED
+            ]
+            told = [
+                item
+                for chunk in chunks
+                for header, _ in frames.unpack_results(chunk.results or b"")
+                for item in ranges.indexes(header.items)
+            ]
+            assert len(set(decided)) == len(decided)
+            assert len(set(told)) == len(told)
+            assert set(told) <= set(decided) <= set(range(self.jobs[id_].total))
+
+    @invariant()
     def a_final_job_never_changes(self) -> None:
         jobs = self.kit.store.jobs_by_id(sorted(self.jobs))
         for id_, job in self.seen.finals.items():
@@ -290,6 +328,10 @@ class StoreMachine(RuleBasedStateMachine):
         found = self.rows("state, fence, worker", ref)[0]
         return found[:2] == ("running", ref.fence) and worker in (None, found[2])
 
+    def everything(self) -> list[list[tuple[object, ...]]]:
+        tables = ("jobs", "chunks", "payloads", "results", "attempts", "events", "workers")
+        return [self.kit.adapter.sql(f"SELECT * FROM {table}") for table in tables]
+
     def size(self, ref: ChunkRef) -> int:
         return int(str(self.rows("count", ref)[0][0]))
 
@@ -304,7 +346,7 @@ def test_any_order_of_movements(adapter: str) -> None:
         machine,
         settings=settings(
             max_examples=80,
-            stateful_step_count=50,
+            stateful_step_count=40,
             deadline=None,
             derandomize=True,  # the same orders each time; more of them with another setting here
             suppress_health_check=list(HealthCheck),

@@ -1,5 +1,6 @@
 """Contract of every stream: order, positions, pauses, commits, redelivery, members."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -87,6 +88,16 @@ def test_records_come_again_after_a_close_without_commit(stream: Stream) -> None
     consumer.close()
     again = read(stream.consumer("p"), 8)
     assert sorted(again, key=lambda r: (r.partition, r.offset)) == sorted(first, key=lambda r: (r.partition, r.offset))
+
+
+def test_a_commit_after_the_close_changes_nothing(stream: Stream) -> None:
+    consumer = stream.consumer("p")
+    stream.publish("p", values(8))
+    late = ends(read(consumer, 8))
+    consumer.close()
+    with contextlib.suppress(Exception):  # whether it is refused or passed over
+        consumer.commit(late)
+    assert len(read(stream.consumer("p"), 8)) == 8
 
 
 def test_committed_records_do_not_come_again(stream: Stream) -> None:

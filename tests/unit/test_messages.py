@@ -1,5 +1,6 @@
 """Stream records: round trip, their greatest size, and what is refused."""
 
+import itertools
 import json
 import struct
 from dataclasses import replace
@@ -108,7 +109,7 @@ def test_a_record_is_never_too_large(size: int) -> None:
     assert decoded(records) == chunks
     assert max(map(len, records)) <= MAX_RECORD_BYTES
     # Nor is one closed early: the first chunk of the next would not have fitted any more.
-    for record, following in zip(records, records[1:], strict=False):
+    for record, following in itertools.pairwise(records):
         first = messages.decode(following)[0]
         assert len(next(messages.encode([*messages.decode(record), first]))) == len(record)
 

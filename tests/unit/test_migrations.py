@@ -30,10 +30,11 @@ def url(path: Path) -> str:
 
 
 def schema(path: Path) -> dict[str, str]:
-    """Every object's SQL by name, spaces and quotes aside."""
+    """Every object's SQL by name, but for its spelling: spaces, quotes, and brackets around a default."""
     with sqlite3.connect(path) as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    return {name: "".join(sql.replace('"', "").split()) for name, sql in rows if name != "alembic_version"}
+    plain = {name: "".join(sql.replace('"', "").split()) for name, sql in rows if name != "alembic_version"}
+    return {name: sql.replace("DEFAULT(FALSE)", "DEFAULTFALSE") for name, sql in plain.items()}
 
 
 def parts(sql: str) -> list[str]:

@@ -89,7 +89,7 @@ def test_an_outcome_fits_a_byte_and_keeps_its_number() -> None:
     }
 
 
-@pytest.mark.parametrize("outcomes", itertools.product(Outcome, repeat=3))
+@pytest.mark.parametrize("outcomes", list(itertools.product(Outcome, repeat=3)))
 def test_a_delta_counts_one_by_one_as_it_does_all_at_once(outcomes: tuple[Outcome, ...]) -> None:
     single, together = Delta(), Delta()
     for outcome in outcomes:

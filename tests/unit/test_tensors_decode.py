@@ -103,6 +103,12 @@ class TestTaken:
         whole = packed(decoder("FP32", 2), *items)
         assert np.array_equal(np.frombuffer(whole, "<f4").reshape(-1, 2), np.array(rows, "f4"), equal_nan=True)
 
+    def test_no_items_at_all(self) -> None:
+        decoded = decoder("FP32", 2).decode([])
+        assert isinstance(decoded, DecodedItems)
+        assert list(decoded.sizes()) == []
+        assert [bytes(part) for part in decoded.parts(0, 0)] == [b""]
+
 
 class TestRefused:
     @pytest.mark.parametrize(
@@ -159,6 +165,36 @@ class TestRefused:
     )
     def test_what_is_no_object(self, item: bytes) -> None:
         assert found(decoder("FP32", 1), {"x": [1]}, item)[0][2] == 1
+
+    @pytest.mark.parametrize(
+        ("datatype", "item", "pointer"),
+        [
+            ("FP32", b'{"x":[1],"x":[2]}', "/x"),
+            ("FP32", b'{"x":["NaN"],"x":[2]}', "/x"),
+            ("FP32", b'{"x":[1],"\\u0078":[2]}', "/x"),
+            ("BYTES", b'{"x":["x"],"x":["x"]}', "/x"),
+            ("BYTES", b'{"x":[{"b64":"AA==","b64":"AQ=="}]}', ""),
+        ],
+    )
+    def test_a_key_that_stands_twice(self, datatype: str, item: bytes, pointer: str) -> None:
+        assert found(decoder(datatype, 1), item) == [(pointer, "duplicate_key", 0)]
+
+    def test_an_element_may_be_named_like_the_input(self) -> None:
+        assert packed(decoder("BYTES", 2), {"x": ["x", '"x"']}) == b'\1\0\0\0x\3\0\0\0"x"'
+
+    @pytest.mark.parametrize("halves", [(b'{"x":[1]},{"x":[2', b"3]}"), (b'{"x":[1', b'2]},{"x":[3]}')])
+    def test_items_do_not_run_into_each_other(self, halves: tuple[bytes, bytes]) -> None:
+        assert {index for _, _, index in found(decoder("FP32", "n"), *halves)} == {0, 1}
+
+    def test_every_wrong_element_is_counted(self) -> None:
+        findings = found(decoder("FP32", 64), {"x": [None] * 64}, {"x": [1.5] * 63 + ["a"]})
+        assert findings[:5] == [(f"/x/{at}", "type", 0) for at in range(5)]
+        assert findings[5:] == [("/x", "type", 0), ("/x/63", "type", 1)]
+        of_fp16 = found(decoder("FP16", 2, 2), {"x": [[70000, 1], [2, -70000]]})
+        assert of_fp16 == [("/x/0/0", "range", 0), ("/x/1/1", "range", 0)]
+
+    def test_a_pointer_is_escaped(self) -> None:
+        assert found(ItemsDecoder([Tensor("a/b~c", "FP32", (2,))], {}), {"a/b~c": [1]})[0][0] == "/a~1b~0c"
 
     def test_every_finding_up_to_the_limit(self) -> None:
         assert len(found(decoder("FP32", 1), *({"x": [None]} for _ in range(MOST_FINDINGS + 20)))) == MOST_FINDINGS

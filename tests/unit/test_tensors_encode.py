@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import frames
+from jobs.errors import Undecodable
 from jobs.frames import Column, ResultBlob, ResultError, ResultHeader
 from jobs.states import Outcome
 from jobs.store import ResultChunk
@@ -61,6 +62,9 @@ def test_a_tensor(array: np.ndarray[Any, Any], expected: list[Any]) -> None:
     [
         ({"a": [1, math.nan]}, {"a": [1, "NaN"]}),
         (np.float32(1.5), 1.5),
+        (np.float64(1.5), 1.5),
+        ({"a": [np.float64(0.25), np.float64("nan")]}, {"a": [0.25, "NaN"]}),
+        ({np.str_("a"): np.bool_(True)}, {"a": True}),
         (np.int64(9007199254740993), 9007199254740993),
         ({"a": np.array([[1.0, math.inf]])}, {"a": [[1.0, "Infinity"]]}),
         (2**70, 2**70),
@@ -74,7 +78,9 @@ def test_a_handlers_answer(value: Any, expected: Any) -> None:
     assert strict(strict_json(value)) == expected
 
 
-@pytest.mark.parametrize("value", [object(), {1: 2}, {"a": {1, 2}}, [datetime.now]])
+@pytest.mark.parametrize(
+    "value", [object(), {1: 2}, {"a": {1, 2}}, [datetime.now], "\ud800", [math.nan, "\ud800"], [1 << 20_000]]
+)
 def test_what_is_no_json(value: Any) -> None:
     with pytest.raises(TypeError):
         strict_json(value)
@@ -157,6 +163,14 @@ class TestLines:
             "queue_timeout",
             "queue",
         )
+
+    def test_an_item_whose_input_could_not_be_read(self) -> None:
+        (line,) = self.read(self.chunk(0, ((0, 1),), [Outcome.FAILED], None))
+        assert strict(line.text)["error"]["code"] == "source_unreadable"
+
+    def test_a_result_that_is_not_there_is_not_passed_over(self) -> None:
+        with pytest.raises(Undecodable, match="item 3"):
+            self.read(self.chunk(0, ((3, 4),), [Outcome.SUCCEEDED], None), from_index=3)
 
     def test_up_to_the_first_that_is_not_decided(self) -> None:
         done = frames.pack(ResultHeader("json", ((0, 1),)), [b"1"])
