@@ -21,6 +21,7 @@ from jobs.store import ResultChunk, Store
 log = logging.getLogger("batchyard.api")
 
 MAX_ROUND = 1000
+ON_LOOP_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,13 @@ class Ended(NamedTuple):
 
     job: Job
     chunk: ResultChunk | None
+
+    @property
+    def at_hand(self) -> bool:
+        """Its JSON can be made on the event loop: nothing is to be read, and what there is is small."""
+        if self.chunk is None or self.chunk.results is None:
+            return not has_line(self.job)
+        return len(self.chunk.results) <= ON_LOOP_BYTES
 
 
 class _Asked(NamedTuple):

@@ -5,8 +5,10 @@ future, a timer and a place in a dictionary; no thread and no query of its own.
 """
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from api.problems import Problem
 from api.reader import Answer, Ended, Reader
@@ -109,9 +111,25 @@ class Waiters:
         if not jobs:
             return
         if ping.finals:
-            self._reader.ended(Ended(job, ping.results.get(job.id)) for job in ping.finals if job.id in jobs)
+            ended = [Ended(job, ping.results.get(job.id)) for job in ping.finals if job.id in jobs]
+            here = [one for one in ended if one.at_hand]
+            if here:
+                # Nothing to be read: told at once, without a turn of the reader's thread.
+                self._call_soon(partial(self._ended, here))
+            if len(here) < len(ended):
+                self._reader.ended(one for one in ended if not one.at_hand)
         else:
             self._reader.look(job_id for job_id in ping.jobs if job_id in jobs)
+
+    def _call_soon(self, act: Callable[[], None]) -> None:
+        assert self._loop is not None
+        # A loop that is closed has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(act)
+
+    def _ended(self, ended: Sequence[Ended]) -> None:
+        chunks = {one.job.id: [one.chunk] for one in ended if one.chunk is not None}
+        self.answered(self._reader.render([one.job for one in ended], at_hand=chunks))
 
     def answered(self, answers: dict[str, Answer]) -> None:
         """The reader's answers, on the event loop."""

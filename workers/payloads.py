@@ -39,7 +39,7 @@ def _header(frame: bytes) -> PayloadHeader:
     size = int.from_bytes(frame[4:8], "little")
     try:
         return _decoder.decode(memoryview(frame)[8 : 8 + size])
-    except msgspec.MsgspecError as error:
+    except frames.UNREADABLE as error:
         raise Undecodable(f"payload header: {error}") from error
 
 
