@@ -137,12 +137,3 @@ def unpack_results(buffer: bytes | memoryview) -> Iterator[tuple[ResultHeader, l
             yield _result_decoder.decode(head), parts
         except UNREADABLE as error:
             raise Undecodable(f"result header: {error}") from error
-
-
-def parts_size(buffer: bytes | memoryview) -> int:
-    """Bytes of the parts of all frames in a buffer; the headers are not parsed."""
-    size, at = 0, 0
-    while at < len(buffer):
-        _, parts, at = split(buffer, at)
-        size += sum(map(len, parts))
-    return size

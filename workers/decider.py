@@ -50,11 +50,10 @@ class Decider:
         positions = piece.positions
         if failed:
             positions = ranges.pack(position for position in ranges.indexes(positions) if position not in failed)
-        if frame is not None:
-            outcomes.succeed(piece.chunk, positions, bytes(frame))
-        elif positions:
-            log.error("%s: no answer for %d items of %s", self._name, ranges.count(positions), piece.chunk.ref)
-            for position in ranges.indexes(positions):
+        missing = positions if frame is None else outcomes.succeed(piece.chunk, positions, bytes(frame))
+        if missing:
+            log.error("%s: no answer for %d items of %s", self._name, ranges.count(missing), piece.chunk.ref)
+            for position in ranges.indexes(missing):
                 self._fail(piece.chunk, outcomes.unanswered(position))
 
     def _fail(self, chunk: HeldChunk, failure: Failure, fatal: bool = False) -> None:

@@ -18,14 +18,28 @@ Shrink = Callable[[HeldChunk, bytes], bytes]
 """Moves the outputs of a result frame that are too large for a row into blobs; gives the frame to keep."""
 
 
-def succeed(chunk: HeldChunk, positions: Ranges, frame: bytes) -> None:
-    """Items that have their answer in this result frame."""
+def succeed(chunk: HeldChunk, positions: Ranges, answers: bytes) -> Ranges:
+    """Items that should have their answers in these result frames. Gives the positions that have none; frames with
+    answers of other items are not taken at all."""
     decided = chunk.decided
+    answered: list[tuple[int, int]] = []
+    size = 0
+    for header, parts in frames.unpack_results(answers):
+        answered += header.items
+        size += sum(map(len, parts))
+    missing: Ranges = ()
+    if ranges.count(tuple(answered)) != ranges.count(positions):
+        got = set(ranges.indexes(tuple(answered)))
+        missing = ranges.pack(p for p in ranges.indexes(positions) if _index(chunk, p) not in got)
+        if ranges.count(positions) - ranges.count(missing) != len(got):
+            return positions
+        positions = ranges.pack(p for p in ranges.indexes(positions) if _index(chunk, p) in got)
     for start, stop in positions:
         decided.outcomes[start:stop] = bytes((Outcome.SUCCEEDED,)) * (stop - start)
         decided.undecided -= stop - start
-    decided.frames.append(frame)
-    decided.output_bytes += frames.parts_size(frame)
+    decided.frames.append(answers)
+    decided.output_bytes += size
+    return missing
 
 
 def fail(chunk: HeldChunk, failure: Failure, fatal: bool, worker: str, at: datetime) -> Fate:

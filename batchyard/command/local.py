@@ -12,7 +12,7 @@ from batchyard.command.screen import Screen
 from batchyard.errors import BatchyardError
 
 SERVER_PACKAGES = frozenset(
-    {"alembic", "fastapi", "ml_dtypes", "msgspec", "numpy", "orjson", "sqlalchemy", "ulid", "uvicorn", "yaml"}
+    {"alembic", "fastapi", "ml_dtypes", "msgspec", "numpy", "orjson", "sqlalchemy", "uvicorn", "yaml"}
 )
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 OURS = frozenset({"api", "batcher", "jobs", "migrations", "workers"})

@@ -32,7 +32,6 @@ PACKAGES = (
     "numpy",
     "ml-dtypes",
     "pyyaml",
-    "python-ulid",
 )
 PYTHON = (3, 11)
 SLOW_SYNC = 0.020  # seconds; a commit costs one

@@ -253,6 +253,7 @@ class StoreMachine(RuleBasedStateMachine):
         for id_, job in jobs.items():
             counts, chunks, codes = job.counts, by_job[id_], decided[id_]
             assert counts.total == self.jobs[id_].total
+            assert job.stop_as is None or counts.queued == 0
             assert (counts.running, counts.queued) == (chunks["running"], chunks["queued"])
             assert [codes.count(outcome) for outcome in DECIDED] == [
                 counts.succeeded,

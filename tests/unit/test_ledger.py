@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -240,12 +241,12 @@ class TestGroups:
         jobs = [new_job(1) for _ in range(7)]
         with bench.held():
             bench.submit(*jobs)
-            asked = [bench.ledger.post(lambda tx: None) for _ in range(4)]
+            asked = [bench.ledger.post(lambda tx: None) for _ in range(10)]
         bench.settled()
         assert [len(group) for group in bench.committed] == [3, 3, 1]
         assert [id_ for group in bench.committed for id_ in group] == [job.id for job in jobs]
         assert all(future.done() for future in asked)
-        assert bench.store.commits == 4
+        assert bench.store.commits == 1 + 4  # the ten changes need a fourth
 
     def test_a_group_has_a_greatest_size(self, make: Make) -> None:
         small, large = new_job(1), new_job(200)
@@ -489,6 +490,20 @@ class TestBounds:
         with pytest.raises(RuntimeError, match="would wait for itself"):
             bench.ledger.call(lambda tx: bench.ledger.call(lambda tx: None))
 
+    def test_a_change_that_is_being_made_cannot_be_cancelled(self, bench: Bench) -> None:
+        entered, go = threading.Event(), threading.Event()
+
+        def wait(_: Any) -> str:
+            entered.set()
+            assert go.wait(SECONDS)
+            return "made"
+
+        asked = bench.ledger.post(wait)
+        assert entered.wait(SECONDS)
+        assert not asked.cancel()
+        go.set()
+        assert asked.result(SECONDS) == "made"
+
     def test_a_cancelled_change_is_not_made(self, bench: Bench) -> None:
         made: list[int] = []
         with bench.held():
@@ -513,6 +528,18 @@ def real(kit: Kit) -> Iterator[Bench]:
 
 
 class TestOnSqlite:
+    def test_a_group_that_failed_half_way_leaves_nothing_behind(self, kit: Kit, real: Bench) -> None:
+        """The jobs were inserted already when the chunks of one turned out wrong."""
+        good = [new_job(1), new_job(1)]
+        bad = replace(new_job(1), chunks=new_job(1).chunks * 2)
+        with real.held():
+            real.submit(good[0], bad, good[1])
+        assert kinds(real.desk.next()) == ["inserted", "StoreError", "inserted"]
+        assert real.written(good[0], bad, good[1]) == [True, False, True]
+        assert len(kit.due()) == 0
+        kit.clock.advance(15)
+        assert {message.job for message in kit.due()} == {job.id for job in good}
+
     def test_a36_a_cancel_in_the_same_commit_as_the_last_answers(self, kit: Kit, real: Bench) -> None:
         """Whichever of the two comes first: every item is counted once, and finished answers are kept."""
         for order in ("finish first", "cancel first"):

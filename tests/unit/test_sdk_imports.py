@@ -12,7 +12,7 @@ HEAVY = """
 
     class Refuse(MetaPathFinder):
         known = {"typer", "rich", "click", "numpy", "msgspec", "orjson", "fastapi", "uvicorn", "sqlalchemy", "alembic",
-                 "yaml", "ulid", "pydantic", "onnxruntime", "onnx", "api", "jobs", "workers", "batcher", "migrations"}
+                 "yaml", "pydantic", "onnxruntime", "onnx", "api", "jobs", "workers", "batcher", "migrations"}
         def find_spec(self, name, path=None, target=None):
             if name.split(".")[0] in self.known or name.startswith(("batchyard.local", "batchyard.command")):
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
