@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from jobs import ranges
 from jobs.errors import BatchyardError
-from jobs.records import ChunkRef, ItemError
+from jobs.records import ItemError
 from workers import outcomes, payloads
 from workers.engine_process import Loss
 from workers.held import Flight, Held, HeldChunk, Piece
@@ -201,8 +201,7 @@ class Decider:
                 self._holding.discard(chunk)
             claimed = [chunk for chunk in chunks if chunk.state is Held.CLAIMED]
             # One that is just being claimed is left to the batch that does it.
-            unclaimed = [chunk for chunk in chunks if chunk.state is Held.FETCHED and not chunk.flying]
-        self._holding.close(unclaimed)
+            self._holding.close([chunk for chunk in chunks if chunk.state is Held.FETCHED and not chunk.flying])
         self._send_back(claimed)
         late = [chunk for chunk in claimed if chunk.live]
         if late:
@@ -218,13 +217,13 @@ class Decider:
             chunks = [chunk for chunk in self._holding.chunks() if not chunk.flying]
             for chunk in chunks:
                 self._holding.discard(chunk)
+            self._holding.arrived.clear()  # all of them are among these
         for chunk in chunks:
             try:
                 payloads.describe(chunk, self._host.blobs)
             except (BatchyardError, OSError):
                 continue  # it fails all the same, without ids
-        self._holding.claim([chunk for chunk in chunks if chunk.state is Held.FETCHED])
-        self.refuse([chunk for chunk in chunks if chunk.state is Held.CLAIMED], outcomes.unavailable(error))
+        self.refuse(self._holding.claim(chunks), outcomes.unavailable(error))
 
     def give_back(self) -> None:
         """No batch is formed any more, and what is in the engines is no longer waited for: everything that is not
@@ -234,17 +233,15 @@ class Decider:
             chunks = [chunk for chunk in self._holding.chunks() if chunk.live]
             for chunk in chunks:
                 chunk.flying.clear()
-            unclaimed = [chunk for chunk in chunks if chunk.state is Held.FETCHED]
-            untouched = [chunk for chunk in chunks if chunk.state is Held.CLAIMED and chunk.untouched()]
-        self._send_back([chunk for chunk in chunks if chunk not in untouched and chunk not in unclaimed])
-        refs: list[ChunkRef] = [chunk.ref for chunk in untouched]
-        if refs:
-            try:
-                count = self._host.ledger.call(lambda tx: tx.hand_back(refs))
-                log.info("%s: %d chunks handed back", self._name, count)
-            except BatchyardError as error:
-                log.warning("%s: %d chunks are not handed back (%s); they are rescued", self._name, len(refs), error)
-        self._holding.close([*unclaimed, *untouched])
+            # One that is just being claimed sees that it is closed, and is handed back by who claims it.
+            self._holding.close([chunk for chunk in chunks if chunk.state is Held.FETCHED])
+            claimed = [chunk for chunk in chunks if chunk.live]
+            untouched = [chunk for chunk in claimed if chunk.untouched()]
+        self._send_back([chunk for chunk in claimed if not chunk.untouched()])
+        if untouched:
+            log.info("%s: %d chunks go back to the ledger", self._name, len(untouched))
+            self._holding.hand_back([chunk.ref for chunk in untouched])
+            self._holding.close(untouched)
 
     def drop_everything(self) -> None:
         """The claims are void: whatever still comes of them is ignored."""

@@ -113,7 +113,10 @@ class EngineProcess:
             return
         limit = load_by if load_by is not None else self._listener.cut_at()
         if limit is not None and limit <= now:
-            self._overran = True
+            with self._lock:
+                if self._process is not process:
+                    return  # gone by itself; another may be there already
+                self._overran = True
             self.kill()
         elif process.poll() is not None and channel is not None:
             channel.shutdown()
@@ -227,7 +230,11 @@ class EngineProcess:
             return f"not loaded within {self._load_timeout:g} s" if self._overran else ""
         message, _ = received
         if isinstance(message, Loaded):
-            self._listener.loaded(message, self._generation)
+            try:
+                self._listener.loaded(message, self._generation)
+            except Exception as error:
+                log.exception("%s: cannot be used as loaded", self.name)
+                return f"cannot be used as loaded: {type(error).__name__}: {error}"
             return None
         return message.error if isinstance(message, LoadFailed) else f"unexpected {type(message).__name__}"
 

@@ -17,7 +17,6 @@ from workers.offsets import Origin
 
 class Held(Enum):
     FETCHED = "fetched"  # not claimed: nothing of it has run here
-    CLAIMING = "claiming"
     CLAIMED = "claimed"
     CLOSED = "closed"  # finished, refused, handed back or void: whatever still comes for it is ignored
 

@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from batcher.batch import Span
 from batcher.forming import Batcher
-from jobs.errors import BatchyardError
+from jobs.errors import BatchyardError, Undecodable
 from jobs.models.spec import Tensor
 from jobs.records import ChunkRef, Ranges
 from workers import payloads
@@ -20,6 +21,7 @@ from workers.host import Host
 log = logging.getLogger("batchyard.runner")
 
 Key = tuple[str, int]  # job, seq
+_HAND_BACK_AGAIN = 1.0  # seconds
 
 
 class Holding:
@@ -29,8 +31,9 @@ class Holding:
         self.batcher: Batcher | None = None  # made when the artifact has been read
         self.inputs: Sequence[Tensor] = ()
         self.draining = False  # no batch is formed any more
+        self._claiming = threading.Lock()  # a chunk spread over batches of two instances is claimed once
         self._held: dict[Key, HeldChunk] = {}
-        self._arrived: deque[HeldChunk] = deque()
+        self.arrived: deque[HeldChunk] = deque()  # not offered yet
 
     def chunks(self) -> list[HeldChunk]:
         with self.changed:
@@ -41,7 +44,7 @@ class Holding:
         with self.changed:
             if self.batcher is not None:
                 self.batcher.clear()
-            self._arrived.clear()
+            self.arrived.clear()
 
     def discard(self, chunk: HeldChunk) -> None:
         with self.changed:
@@ -51,6 +54,7 @@ class Holding:
     def take(self, chunks: Iterable[HeldChunk]) -> list[HeldChunk]:
         """Holds chunks that were fetched; gives back those that are held already (published twice)."""
         again: list[HeldChunk] = []
+        taken_away: list[HeldChunk] = []
         with self.changed:
             if self.draining:
                 return list(chunks)  # the relay publishes them again
@@ -60,34 +64,43 @@ class Holding:
                 if held is not None and held.live and held.message.fence >= chunk.message.fence:
                     again.append(chunk)
                     continue
+                if held is not None:
+                    self.discard(held)
+                    taken_away.append(held)
                 self._held[key] = chunk
-                self._arrived.append(chunk)
+                self.arrived.append(chunk)
             self.changed.notify_all()
+        if taken_away:  # the ledger gave them out anew: what still comes of them here would be refused
+            self._host.completer.post(lambda: self.close(taken_away))
         return again
 
     def open_arrived(self) -> list[tuple[HeldChunk, Exception]]:
-        """Reads the headers of what arrived (a blob's from the blob store) and offers it. Not under the
-        lock. Gives those whose payload cannot be read."""
+        """Reads the headers of what arrived (a blob's from the blob store) and offers it. Not under the lock. Gives
+        those whose payload cannot be read."""
         if self.batcher is None:
             return []
         unreadable: list[tuple[HeldChunk, Exception]] = []
         while True:
             with self.changed:
-                if not self._arrived or self.draining:
+                if not self.arrived or self.draining:
                     return unreadable
-                chunks = [self._arrived.popleft() for _ in range(min(len(self._arrived), 64))]
-            opened: list[HeldChunk] = []
+                chunks = [self.arrived.popleft() for _ in range(min(len(self.arrived), 64))]
+            opened: list[tuple[HeldChunk, list[Span]]] = []
+            now = self._host.monotonic()
             for chunk in chunks:
                 try:
                     payloads.describe(chunk, self._host.blobs)
-                    opened.append(chunk)
+                    opened.append((chunk, payloads.spans(chunk, self.inputs, now)))
                 except (BatchyardError, OSError) as error:
                     unreadable.append((chunk, error))
-            now = self._host.monotonic()
+                except Exception as error:
+                    # A header that contradicts itself: its neighbours must not wait for ever because of it.
+                    unreadable.append((chunk, Undecodable(f"payload header: {type(error).__name__}: {error}")))
             with self.changed:
-                for chunk in opened:
+                for chunk, spans in opened:
                     if chunk.live and not chunk.stopped and not self.draining:
-                        self.offer(chunk, now)
+                        for span in spans:
+                            self.batcher.offer(span)
                 self.changed.notify_all()
 
     def offer(self, chunk: HeldChunk, now: float, positions: Ranges | None = None) -> None:
@@ -97,16 +110,25 @@ class Holding:
             self.batcher.offer(replace(span, queue_deadline_at=None) if claimed else span)
 
     def claim(self, chunks: Sequence[HeldChunk]) -> list[HeldChunk]:
-        """Those that were got; the others are closed."""
+        """Claims those that are not; gives the ones that are claimed then, the others are closed."""
+        with self._claiming:
+            fresh = [chunk for chunk in chunks if chunk.state is Held.FETCHED]
+            if fresh:
+                self._claim(fresh)
+        return [chunk for chunk in chunks if chunk.state is Held.CLAIMED]
+
+    def _claim(self, chunks: Sequence[HeldChunk]) -> None:
         incarnation = self._host.incarnation()
         refs = [chunk.message.ref for chunk in chunks]
+        fences: list[int | None] = [None] * len(refs)
+        void: list[ChunkRef] = []  # claimed, or perhaps claimed, and not wanted
         try:
             fences = self._host.ledger.call(lambda tx: tx.claim(refs, incarnation))
         except BatchyardError as error:
             log.warning("%d chunks cannot be claimed (%s); they come again", len(refs), error)
-            fences = [None] * len(refs)
+            # Nobody knows whether that was written; a claim that nobody knows of would never end.
+            void += [replace(ref, fence=ref.fence + 1) for ref in refs]
         refused: list[HeldChunk] = []
-        void: list[ChunkRef] = []
         with self.changed:
             for chunk, ref, fence in zip(chunks, refs, fences, strict=True):
                 if fence is None:
@@ -117,19 +139,28 @@ class Holding:
                     void.append(replace(ref, fence=fence))
             for chunk in refused:
                 self.discard(chunk)
-        self.close([chunk for chunk in refused if chunk.live])
-        if void:  # let go while they were being claimed
-            self._host.ledger.post(lambda tx: tx.hand_back(void))
-        return [chunk for chunk in chunks if chunk.state is Held.CLAIMED]
+        self.close(refused)
+        if void:
+            self._host.completer.post(lambda: self.hand_back(void))
+
+    def hand_back(self, refs: Sequence[ChunkRef]) -> None:
+        """To the ledger; tried until it takes them. On the completer's thread."""
+        try:
+            self._host.ledger.call(lambda tx: tx.hand_back(refs))
+        except BatchyardError as error:
+            log.warning("%d chunks cannot be handed back (%s); trying again", len(refs), error)
+            self._host.completer.later(_HAND_BACK_AGAIN, lambda: self.hand_back(refs))
 
     def close(self, chunks: Sequence[HeldChunk]) -> None:
-        if not chunks:
-            return
+        """Those that are not closed yet. Whoever closes a chunk settles it: once, or its record would be committed
+        before its neighbours are done."""
         with self.changed:
-            for chunk in chunks:
+            closing = [chunk for chunk in chunks if chunk.live]
+            for chunk in closing:
                 chunk.state = Held.CLOSED
-        self.forget(chunks)
-        self._host.settle(chunks)
+        if closing:
+            self.forget(closing)
+            self._host.settle(closing)
 
     def forget(self, chunks: Sequence[HeldChunk]) -> None:
         with self.changed:

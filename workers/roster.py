@@ -25,8 +25,9 @@ class Roster:
         self._catalog = catalog
         self._host = host
         self._reloading = threading.Lock()
-        self._changing = threading.Lock()  # guards the next
+        self._changing = threading.Lock()  # guards the next two
         self._watched: list[Runner] = []
+        self._closed = False
         self.runners: Mapping[Name, Runner] = {}  # replaced whole, so that readers need no lock
 
     def start(self) -> None:
@@ -49,6 +50,12 @@ class Roster:
     def watched(self) -> list[Runner]:
         """All runners that may have an engine process: those that serve, load or end."""
         with self._changing:
+            return list(self._watched)
+
+    def close(self) -> list[Runner]:
+        """Starts no runner any more; gives those that are watched."""
+        with self._changing:
+            self._closed = True
             return list(self._watched)
 
     def reload(self) -> Mapping[str, str]:
@@ -77,8 +84,9 @@ class Roster:
                 runner.shown = False
             for runner in runners.values():
                 runner.shown = True
-            self._publish(read, runners, states)
+            # Served first and shown then: what is submitted because it was seen finds its runner.
             self.runners = runners
+            self._publish(read, runners, states)
             for runner in retired:
                 threading.Thread(target=self._retire, args=(runner,), name="retire", daemon=True).start()
             return states
@@ -134,6 +142,8 @@ class Roster:
 
     def _retire(self, runner: Runner) -> None:
         """Lets running batches end, gives back the rest, ends the engines."""
+        if runner not in self.watched():
+            return  # it was not started, because everything ends
         runner.drain()
         deadline = runner.host.monotonic() + _RETIRE
         pause = threading.Event()
@@ -144,12 +154,15 @@ class Roster:
         runner.begin_end()
         runner.finish_end(runner.host.monotonic() + 5.0)
         with self._changing:
-            self._watched.remove(runner)
+            self._watched = [watched for watched in self._watched if watched is not runner]
 
     def _start(self, runner: Runner) -> None:
         with self._changing:
+            if self._closed:
+                runner.outcome.set()
+                return
             self._watched.append(runner)
-        runner.start()
+            runner.start()
 
     def _runner(self, version: ModelVersion) -> Runner:
         return Runner(version, str(self._repository), self._threads, self._host())

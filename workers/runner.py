@@ -1,6 +1,6 @@
 """The runner of one model version: runs its chunks on its engine instances.
 
-Who calls what: the intake gives chunks (`holding.take`); instance threads form, claim and send; the completer's thread
+Who calls what: the intake gives chunks (`take`); instance threads form, claim and send; the completer's thread
 decides (`decider`).
 """
 
@@ -48,7 +48,6 @@ class Runner:
         self.ended = False
         self.shown = False  # the catalog shows this one: not while an older form of the version still serves
         self.outcome = threading.Event()  # set once the first load has ended, either way
-        self._claiming = threading.Lock()  # a chunk spread over batches of two instances is claimed once
         self._flight = 0
         self._loaded = 0  # instances that are
         spec = version.spec
@@ -66,6 +65,15 @@ class Runner:
     def start(self) -> None:
         for instance in self.instances:
             instance.start()
+
+    # -- the intake's thread
+
+    def take(self, chunks: Sequence[HeldChunk]) -> list[HeldChunk]:
+        """Gives back those that are held already."""
+        again = self.holding.take(chunks)
+        if self.version.state is VersionState.UNAVAILABLE:
+            self._fail_waiting(self.version.error or "the version cannot be loaded")
+        return again
 
     # -- instance threads
 
@@ -88,11 +96,10 @@ class Runner:
         assert self.holding.batcher is not None
         for dropped in self.holding.batcher.dropped():
             chunk: HeldChunk = dropped.span.chunk
-            if chunk.state is Held.FETCHED:
+            if chunk.state is Held.FETCHED and not chunk.flying:
                 # The expirer ends it in the ledger; here it is only let go.
                 self.holding.discard(chunk)
-                if not chunk.flying:
-                    self.holding.close([chunk])
+                self.holding.close([chunk])
             else:
                 positions = list(range(dropped.span.start, dropped.span.stop))
                 late = outcomes.deadline_exceeded()
@@ -108,10 +115,7 @@ class Runner:
 
     def claim(self, flight: Flight) -> None:
         """Claims the chunks that are touched for the first time; those that cannot be got are closed."""
-        with self._claiming:
-            fresh = [piece.chunk for piece in flight.pieces if piece.chunk.state is Held.FETCHED]
-            if fresh:
-                self.holding.claim(fresh)
+        self.holding.claim([piece.chunk for piece in flight.pieces])
 
     def load(self, flight: Flight) -> dict[HeldChunk, bytes]:
         """The payload frame of each live chunk, fetched where it lies in a blob. Pieces whose payload cannot be read
@@ -147,7 +151,6 @@ class Runner:
         if loaded.batching_reason is not None:
             log.warning("%s@%s is served one by one: %s", spec.name, spec.version, loaded.batching_reason)
         with self.holding.changed:
-            self._loaded += 1
             self.version = replace(
                 self.version,
                 spec=spec,
@@ -161,6 +164,7 @@ class Runner:
             self.holding.inputs = spec.inputs
             if self.holding.batcher is None:
                 self.holding.batcher = Batcher(batch_limits(spec, loaded.max_size), elements_of(spec))
+            self._loaded += 1
             version = self.version
         self._report(version)
         self.outcome.set()
@@ -174,6 +178,9 @@ class Runner:
             version = self.version
         self._report(version)
         self.outcome.set()
+        self._fail_waiting(error)
+
+    def _fail_waiting(self, error: str) -> None:
         if self.spec.unavailable == "fail":
             self.host.completer.post(lambda: self.decider.fail_all(error))
 
@@ -206,6 +213,7 @@ class Runner:
         with self.holding.changed:
             self.holding.draining = self.ended = True
             self.holding.changed.notify_all()
+        self.outcome.set()  # nobody is to wait for a load that is broken off
         for instance in self.instances:
             instance.process.begin_stop()
 

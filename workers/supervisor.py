@@ -34,6 +34,7 @@ log = logging.getLogger("batchyard.worker")
 _WATCH_EVERY = 0.05  # seconds between looks at run limits
 _STALLED = 10.0  # seconds without progress of a loop
 _THREADS = 1  # intra-op threads of an engine
+_END = 2.0  # seconds that engine processes with nothing to do have for leaving
 
 
 class Supervisor:
@@ -100,7 +101,7 @@ class Supervisor:
         self._running = False
         deadline = self._monotonic() + drain.total_seconds()
         self.intake.stop()
-        runners = self.roster.watched()
+        runners = self.roster.close()
         for runner in runners:
             runner.drain()
         pause = threading.Event()
@@ -112,8 +113,9 @@ class Supervisor:
         self.completer.wait_idle(5.0)
         for runner in runners:
             runner.begin_end()
+        ended_by = self._monotonic() + _END
         for runner in runners:
-            runner.finish_end(self._monotonic() + 2.0)
+            runner.finish_end(ended_by)
         self._stopping.set()
         self._watchdog.join()
         self._end_subscription()
@@ -143,7 +145,7 @@ class Supervisor:
         for name, group in by_version.items():
             runner = self.roster.runners.get(name)
             # What nobody here serves is left to the relay, which publishes it again when its lease is up.
-            returned += group if runner is None else runner.holding.take(group)
+            returned += group if runner is None else runner.take(group)
         return returned
 
     def _keep_bad(self, record: Record, reason: str) -> None:
@@ -182,8 +184,10 @@ class Supervisor:
                         log.exception("%s: could not be looked at", instance.process.name)
 
     def _alive(self) -> bool:
-        now = time.monotonic()
-        return min(self.intake.last_progress, self.completer.last_progress) > now - _STALLED
+        long_ago = time.monotonic() - _STALLED
+        # While this worker stops nothing is fetched any more, but what runs is still its own.
+        fetching = not self._running or self.intake.last_progress > long_ago
+        return fetching and self.completer.last_progress > long_ago
 
     # -- Fleet
 

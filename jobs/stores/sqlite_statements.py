@@ -33,13 +33,14 @@ class GroupSql:
 
     def __init__(self, columns: str, sql: str) -> None:
         names = columns.split()
+        self.width = len(names)
         named = ", ".join(f"column{number} AS {name}" for number, name in enumerate(names, 1))
-        one = f"({','.join('?' * len(names))})"
+        one = f"({','.join('?' * self.width)})"
         self._by_size = {
             size: sql.replace("{rows}", f"(SELECT {named} FROM (VALUES {','.join([one] * size)})) AS d")
             for size in _SIZES
         }
-        self._padding = (None,) * len(names)
+        self._padding = (None,) * self.width
 
     def calls(self, rows: Sequence[Row], head: Row, tail: Row) -> Iterator[tuple[str, list[Any]]]:
         """Statement and parameters, for at most 256 rows at a time."""

@@ -128,7 +128,20 @@ class StoreMachine(RuleBasedStateMachine):
         stranger=st.sampled_from([False, False, True]),
     )
     def finish(self, picked: list[int], outcomes: list[Outcome], delay: int | None, stranger: bool) -> None:
-        claims = self.recent(picked)
+        self.end(self.recent(picked), outcomes, delay, stranger)
+
+    @rule(number=st.integers(0, 11), outcomes=OUTCOMES, delay=DELAY, seldom=st.integers(0, 3))
+    def finish_while_stopping(self, number: int, outcomes: list[Outcome], delay: int | None, seldom: int) -> None:
+        """What a worker still holds of a job that was asked to stop; what it moves on ends at once."""
+        held = [claim for claim in self.claims if self.standing(claim.ref)]
+        if seldom or not held:
+            return
+        claim = held[number % len(held)]
+        self.kit.stop(self.jobs[claim.ref.job])
+        self.end([claim], outcomes, delay, False)
+        assert self.kit.job(self.jobs[claim.ref.job]).counts.queued == 0
+
+    def end(self, claims: list[Claim], outcomes: list[Outcome], delay: int | None, stranger: bool) -> None:
         if not claims:
             return
         worker = claims[0].worker
@@ -193,10 +206,12 @@ class StoreMachine(RuleBasedStateMachine):
         seldom=st.integers(0, 3),
     )
     def stop(self, number: int, stop_as: JobState, force: bool, seldom: int) -> None:
-        if seldom:
-            return  # or most jobs would end like this
         running = [self.jobs[claim.ref.job] for claim in self.claims if self.standing(claim.ref)]
         candidates = running if running and number % 4 else list(self.jobs.values())
+        if seldom:  # or most jobs would end like this
+            candidates = [job for job in running if self.kit.job(job).stop_as is not None]
+        if not candidates:
+            return
         job = candidates[number % len(candidates)]
         before = self.kit.job(job)
         stopped = self.kit.stop(job, stop_as, force=force)
@@ -205,7 +220,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert stopped.job.stop_as is before.stop_as or before.stop_as is None
         assert stopped.job.counts.queued == 0
         assert sum(self.size(ref) for ref in stopped.running) == stopped.job.counts.running
-        assert not (force and stopped.running)
+        assert stopped.job.counts.running == (0 if force else before.counts.running)
 
     @rule(seconds=st.sampled_from([0, 1, 5, 70]), limit=st.integers(1, 5))
     def expire(self, seconds: int, limit: int) -> None:

@@ -70,7 +70,6 @@ def read_anyhow(value: bytes) -> int:
         frames.split,
         frames.unpack_payload,
         lambda given: list(frames.unpack_results(given)),
-        frames.parts_size,
     ]
     for read in readers:
         try:
@@ -86,7 +85,6 @@ def test_a_payload_comes_out_as_it_went_in(header: frames.PayloadHeader, parts: 
     read, views = frames.unpack_payload(frame)
     assert read == header
     assert [bytes(view) for view in views] == parts
-    assert frames.parts_size(frame) == sum(map(len, parts))
     assert frames.split(frame)[2] == len(frame)
 
 
@@ -95,7 +93,6 @@ def test_result_frames_stand_one_after_another(written: list[tuple[frames.Result
     value = b"".join(frames.pack(header, parts) for header, parts in written)
     read = [(header, [bytes(view) for view in views]) for header, views in frames.unpack_results(value)]
     assert read == written
-    assert frames.parts_size(value) == sum(len(part) for _, parts in written for part in parts)
 
 
 @given(PARTS, st.binary(max_size=9))
@@ -109,7 +106,7 @@ def test_a_frame_is_found_at_its_offset(parts: list[bytes], before: bytes) -> No
 def test_parts_are_views_and_may_be_given_as_such() -> None:
     frame = frames.pack(frames.PayloadHeader("json", ((0, 1),)), [memoryview(b"xabcx")[1:4]])
     _, (part,) = frames.unpack_payload(frame)
-    assert part == b"abc"
+    assert bytes(part) == b"abc"
     assert part.obj is frame  # nothing was copied
 
 
@@ -130,7 +127,7 @@ def test_results_that_are_cut_off() -> None:
 
 @given(st.binary(max_size=60))
 def test_garbage(value: bytes) -> None:
-    assert read_anyhow(value) == (2 if value == b"" else 4)  # no bytes are no result frames, which is fine
+    assert read_anyhow(value) == (2 if value == b"" else 3)  # no bytes are no result frames, which is fine
 
 
 @given(st.binary(max_size=60))

@@ -3,7 +3,9 @@
 What the script does with an item is said by the item's value: see `ScriptedChild`.
 """
 
+import contextlib
 import queue
+import sqlite3
 import threading
 import time
 from collections import Counter
@@ -25,7 +27,7 @@ from jobs.ledger import Ledger
 from jobs.models.catalog import ModelVersion
 from jobs.models.spec import BatchSettings, ModelSpec
 from jobs.notifier import Ping
-from jobs.records import ChunkMessage, ChunkRef, Job, NewChunk, NewJob, Submitted
+from jobs.records import ChunkMessage, Job, NewChunk, NewJob, Submitted
 from jobs.states import Outcome, Priority
 from jobs.store import WorkerRow
 from jobs.stores.sqlite import SqliteStore
@@ -43,8 +45,8 @@ WORKER = "wrk_bench"
 
 
 class ScriptedChild:
-    """Values: ``raise`` (the whole call), ``die``, ``die_early`` (before a stage is reported), ``die_late`` (when `go` is
-    set), ``hang``, ``fail``, ``permanent``, ``forget`` (left out of the answer), ``block`` (until `go` is set); all
+    """Values: ``raise`` (the whole call), ``die``, ``die_early`` (before a stage is reported), ``die_late`` (when `go`
+    is set), ``hang``, ``fail``, ``permanent``, ``forget`` (left out of the answer), ``block`` (until `go` is set); all
     others are answered."""
 
     def __init__(self, start: Start, listener: Listener, name: str) -> None:
@@ -59,6 +61,7 @@ class ScriptedChild:
         self.blocked = threading.Event()
         self.skew: Callable[[float], None] = lambda seconds: None
         self.max_size = 8
+        self.before_run: Callable[[], object] = lambda: None
         self.fail_loads: list[str] = []  # errors of the next loads
         self._inbox: queue.SimpleQueue[tuple[Run, list[bytes]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._live, daemon=True)
@@ -103,6 +106,7 @@ class ScriptedChild:
         self._load()
 
     def _run(self, run: Run, parts: list[bytes]) -> None:
+        self.before_run()
         items = [
             (number, position, msgspec.json.decode(payload[position]))
             for number, (segment, part) in enumerate(zip(run.segments, parts, strict=True))
@@ -146,18 +150,20 @@ class ScriptedChild:
             numbers.append(len(answers) if positions else -1)
             if positions:
                 header, payload = frames.unpack_payload(parts[number])
-                answer = ResultHeader(
-                    "json", ranges.select(header.items, positions), attempts=segment.attempts + 1
-                )
+                answer = ResultHeader("json", ranges.select(header.items, positions), attempts=segment.attempts + 1)
                 answers.append(memoryview(frames.pack(answer, [payload[position] for position in positions])))
         self.listener.done(Done(run.id, 0.001, 0.001, tuple(numbers), tuple(failures)), answers)
 
 
-class NoPublisher:
-    def publish(self, chunks: Sequence[ChunkMessage]) -> int:
-        return 0
+@dataclass
+class Published:
+    """Children that may be published at once, kept for `Workbench.take`."""
 
-    def settled(self, refs: Sequence[ChunkRef]) -> None: ...
+    chunks: list[ChunkMessage] = field(default_factory=list)
+
+    def publish(self, chunks: Sequence[ChunkMessage]) -> int:
+        self.chunks += chunks
+        return len(chunks)
 
 
 @dataclass
@@ -170,14 +176,15 @@ class Pings:
 
 class Workbench:
     def __init__(self, folder: Path, *, max_size: int = 8, instances: int = 1, **spec: Any) -> None:
-        path = folder / "ledger.db"
-        path.write_bytes(empty_sqlite())
+        self._path = folder / "ledger.db"
+        self._path.write_bytes(empty_sqlite())
         self.clock = ManualClock()
-        self.store = SqliteStore(path, self.clock)
+        self.store = SqliteStore(self._path, self.clock)
         self.ledger = Ledger(self.store)
         self.ledger.start()
         self.blobs = DirectoryBlobs(folder / "blobs", b"secret", self.clock)
         self.pings = Pings()
+        self.published = Published()
         self.settled: list[HeldChunk] = []
         self.children: list[ScriptedChild] = []
         self.reported: list[ModelVersion] = []
@@ -186,7 +193,7 @@ class Workbench:
         self.completer = Completer(
             self.ledger,
             self.blobs,
-            NoPublisher(),  # type: ignore[arg-type]
+            self.published,  # type: ignore[arg-type]
             self.pings,  # type: ignore[arg-type]
             self.settled.extend,
             inline_bytes=1024,
@@ -279,9 +286,18 @@ class Workbench:
 
     def feed(self) -> int:
         """What the relay and the intake do: everything due goes to the runner. Gives how many chunks."""
-        due = self.ledger.call(lambda tx: tx.take_due(1000, timedelta(hours=1)))
+        due = self.take()
         self.runner.holding.take([HeldChunk(message, Origin(0, 0, 1)) for message in due])
         return len(due)
+
+    def take(self) -> list[ChunkMessage]:
+        """Everything that is due or was published."""
+        published, self.published.chunks = self.published.chunks, []
+        return published + self.ledger.call(lambda tx: tx.take_due(1000, timedelta(hours=1)))
+
+    def alone_in_ledger(self, name: str) -> bool:
+        with contextlib.closing(sqlite3.connect(self._path)) as db:
+            return bool(db.execute("SELECT min(alone) FROM chunks WHERE job = ?", (name,)).fetchone()[0])
 
     def job(self, name: str) -> Job:
         return self.store.jobs_by_id([name])[name]
@@ -323,6 +339,4 @@ class Workbench:
         return found
 
     def answers(self, name: str) -> dict[int, Any]:
-        return {
-            index: msgspec.json.decode(part)["value"] for index, (_, part) in self.lines(name).items() if part
-        }
+        return {index: msgspec.json.decode(part)["value"] for index, (_, part) in self.lines(name).items() if part}
