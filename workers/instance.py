@@ -46,9 +46,11 @@ class Instance:
 
     @property
     def busy(self) -> bool:
-        """Something is in the engine, or about to be."""
+        """Something that somebody waits for is in the engine, or about to be."""
         with self._runner.holding.changed:
-            return bool(self._flights) or self._launching is not None
+            return self._launching is not None or any(
+                piece.chunk.live for flight in self._flights for piece in flight.pieces
+            )
 
     # -- its thread
 

@@ -130,14 +130,16 @@ class StoreMachine(RuleBasedStateMachine):
     def finish(self, picked: list[int], outcomes: list[Outcome], delay: int | None, stranger: bool) -> None:
         self.end(self.recent(picked), outcomes, delay, stranger)
 
-    @rule(number=st.integers(0, 11), outcomes=OUTCOMES, delay=DELAY, seldom=st.integers(0, 3))
-    def finish_while_stopping(self, number: int, outcomes: list[Outcome], delay: int | None, seldom: int) -> None:
+    @rule(number=st.integers(0, 11), outcomes=OUTCOMES, delay=DELAY)
+    def finish_while_stopping(self, number: int, outcomes: list[Outcome], delay: int | None) -> None:
         """What a worker still holds of a job that was asked to stop; what it moves on ends at once."""
+        self.claim(WORKERS[number % 2], 1)
         held = [claim for claim in self.claims if self.standing(claim.ref)]
-        if seldom or not held:
+        if not held:
             return
         claim = held[number % len(held)]
-        self.kit.stop(self.jobs[claim.ref.job])
+        first = self.kit.stop(self.jobs[claim.ref.job]).job.stop_as
+        assert self.kit.stop(self.jobs[claim.ref.job], JobState.EXPIRED).job.stop_as is first
         self.end([claim], outcomes, delay, False)
         assert self.kit.job(self.jobs[claim.ref.job]).counts.queued == 0
 

@@ -18,7 +18,7 @@ from jobs.frames import Column, PayloadHeader
 from jobs.models.catalog import VersionState
 from jobs.states import ErrorCode, JobState, Outcome
 from tests.integration.worker_kit import PATIENCE, Worker, living
-from tests.unit.repositories import graph, onnx_model, python_model
+from tests.unit.repositories import Dims, graph, onnx_model, python_model
 
 MODELS = Path(__file__).parents[1] / "models"
 S, F, C = Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED
@@ -141,8 +141,9 @@ def test_a_model_that_cannot_batch_is_served_one_by_one_a22(start: Start, models
 def test_rows_go_through_an_onnx_model_in_batches_of_many_jobs(start: Start, models: Path) -> None:
     one = onnx.numpy_helper.from_array(np.ones(1, np.float32), "one")
     node = helper.make_node("Add", ["x", "one"], ["y"])
-    shape = (TensorProto.FLOAT, ["batch", 3])
-    onnx_model(models, "plus", graph([node], {"x": shape}, {"y": shape}, [one]))
+    shape: Dims = ["batch", 3]
+    artifact = graph([node], {"x": (TensorProto.FLOAT, shape)}, {"y": (TensorProto.FLOAT, shape)}, [one])
+    onnx_model(models, "plus", artifact)
     work = start()
     jobs, arrays = [], []
     for number in range(40):
@@ -157,7 +158,7 @@ def test_rows_go_through_an_onnx_model_in_batches_of_many_jobs(start: Start, mod
 
 def rows(work: Worker, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     """The one FP32 output of a job, in item order."""
-    found = {}
+    found: dict[int, Any] = {}
     for header, parts in work.frames(name):
         (column,) = header.columns
         data = np.frombuffer(parts[0], np.float32).reshape(-1, *column.shape)
@@ -182,13 +183,15 @@ def test_cancelling_while_it_runs_keeps_what_is_done_and_loses_no_item_a36(start
 
 def test_a_queued_job_that_is_cancelled_never_runs(start: Start) -> None:
     work = start("slow")
-    first, second = work.submit(work.new_job("slow", [item(1, ms=800)] * 32), work.new_job("slow", [item(2, ms=0)]))
-    work.until(lambda: work.job(first).state is JobState.RUNNING)
-    work.cancel(second)
-    assert work.job(second).state is JobState.CANCELLED
-    work.cancel(first)
-    work.wait(first)
-    assert work.outcomes(second) == {0: C}
+    full = [item(1, ms=60)] * 32
+    names = work.submit(work.new_job("slow", full), work.new_job("slow", full))
+    work.until(lambda: all(work.job(name).state is JobState.RUNNING for name in names))
+    (queued,) = work.submit(work.new_job("slow", [item(2, ms=0)]))
+    work.cancel(queued)
+    assert work.job(queued).state is JobState.CANCELLED
+    assert {job.state for job in work.wait(*names)} == {JobState.SUCCEEDED}
+    assert work.outcomes(queued) == {0: C}
+    assert work.supervisor.stats("slow", "1").batch_items == 64
 
 
 def test_a_drain_ends_what_runs_and_the_rest_goes_on_at_the_next_start(start: Start) -> None:
@@ -245,7 +248,7 @@ def bad_records(store: Any) -> int:
 
 
 def test_a_model_that_cannot_be_loaded_says_why_and_fails_its_items_if_it_wants(start: Start, models: Path) -> None:
-    broken = "class Handler:\n    def load(self, path, parameters):\n        raise RuntimeError('no weights')\n"
+    broken = ECHO + "    def load(self, path, parameters):\n        raise RuntimeError('no weights')\n"
     python_model(models, "waits", broken, SAMPLE)
     python_model(models, "fails", broken, SAMPLE + "unavailable: fail\n")
     python_model(models, "fine", ECHO, SAMPLE)

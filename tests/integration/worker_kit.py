@@ -65,10 +65,11 @@ class Worker:
         for start in range(0, len(items), 32):
             some = encoded[start : start + 32]
             extent = ((start, start + len(some)),)
-            payload: bytes | BlobRef = frames.pack(PayloadHeader("json", extent), some)
-            if len(payload) > 256 * 1024:
+            frame = frames.pack(PayloadHeader("json", extent), some)
+            payload: bytes | BlobRef = frame
+            if len(frame) > 256 * 1024:
                 assert len(some) == 1, "a large item is a chunk of its own"
-                payload = self.services.blobs.put(f"payloads/{name}/{len(chunks)}", payload)
+                payload = self.services.blobs.put(f"payloads/{name}/{len(chunks)}", frame)
             chunks.append(NewChunk(len(chunks), extent, payload, ids=("0",) if isinstance(payload, BlobRef) else None))
         return self._job(name, model, version, chunks, len(items), **fields)
 

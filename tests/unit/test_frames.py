@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs import frames
 from jobs.errors import Undecodable
 
+calm = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine too
 PARTS = st.lists(st.binary(max_size=40), max_size=6)
 ITEMS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=3).map(tuple)
 TEXT = st.text(max_size=8)
@@ -79,6 +80,7 @@ def read_anyhow(value: bytes) -> int:
     return refused
 
 
+@calm
 @given(PAYLOAD_HEADERS, PARTS)
 def test_a_payload_comes_out_as_it_went_in(header: frames.PayloadHeader, parts: list[bytes]) -> None:
     frame = frames.pack(header, parts)
@@ -88,6 +90,7 @@ def test_a_payload_comes_out_as_it_went_in(header: frames.PayloadHeader, parts: 
     assert frames.split(frame)[2] == len(frame)
 
 
+@calm
 @given(st.lists(st.tuples(RESULT_HEADERS, PARTS), max_size=4))
 def test_result_frames_stand_one_after_another(written: list[tuple[frames.ResultHeader, list[bytes]]]) -> None:
     value = b"".join(frames.pack(header, parts) for header, parts in written)
@@ -95,6 +98,7 @@ def test_result_frames_stand_one_after_another(written: list[tuple[frames.Result
     assert read == written
 
 
+@calm
 @given(PARTS, st.binary(max_size=9))
 def test_a_frame_is_found_at_its_offset(parts: list[bytes], before: bytes) -> None:
     frame = frames.pack(frames.ResultHeader("json", ()), parts)
@@ -125,17 +129,20 @@ def test_results_that_are_cut_off() -> None:
     assert len(list(frames.unpack_results(RESULTS[:first]))) == 1
 
 
+@calm
 @given(st.binary(max_size=60))
 def test_garbage(value: bytes) -> None:
     assert read_anyhow(value) == (2 if value == b"" else 3)  # no bytes are no result frames, which is fine
 
 
+@calm
 @given(st.binary(max_size=60))
 def test_garbage_that_begins_well(value: bytes) -> None:
     read_anyhow(b"BYF1" + value)
     read_anyhow(handmade(value, b"part"))
 
 
+@calm
 @given(st.sampled_from([PAYLOAD, RESULTS]), st.data())
 def test_changed_bytes_are_refused_or_read_never_anything_else(value: bytes, data: st.DataObject) -> None:
     changed = bytearray(value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs import frames, messages
@@ -18,6 +18,7 @@ from jobs.messages import MAX_RECORD_BYTES
 from jobs.records import BlobRef, ChunkMessage
 from jobs.states import Priority
 
+calm = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine too
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 ONE = ChunkMessage(
     job="job_1",
@@ -86,6 +87,7 @@ def fields(**changes: Any) -> list[Any]:
     return list((named | changes).values())
 
 
+@calm
 @given(st.lists(CHUNKS, max_size=6))
 def test_round_trip(chunks: list[ChunkMessage]) -> None:
     assert decoded(list(messages.encode(chunks))) == chunks
@@ -174,6 +176,7 @@ def test_a_record_that_is_cut_off(cut: int) -> None:
         messages.decode(RECORD[:cut])
 
 
+@calm
 @given(st.data())
 def test_changed_bytes_are_refused_or_read_never_anything_else(data: st.DataObject) -> None:
     changed = bytearray(RECORD)
@@ -182,6 +185,7 @@ def test_changed_bytes_are_refused_or_read_never_anything_else(data: st.DataObje
     read_or_refused(bytes(changed))
 
 
+@calm
 @given(st.binary(max_size=80))
 def test_garbage(value: bytes) -> None:
     with pytest.raises(Undecodable):
@@ -189,6 +193,7 @@ def test_garbage(value: bytes) -> None:
     read_or_refused(record_of(value, b"part"))
 
 
+@calm
 @given(st.integers(0, 16), st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT)
 def test_any_value_in_any_field_is_refused_or_read(field: int, value: object) -> None:
     changed = fields()

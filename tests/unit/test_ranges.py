@@ -2,11 +2,12 @@
 
 import itertools
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs import ranges
 
+calm = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine too
 INDEXES = st.sets(st.integers(0, 300), max_size=60).map(sorted)
 
 
@@ -16,6 +17,7 @@ def test_consecutive_indexes_join() -> None:
     assert ranges.pack(range(1000)) == ((0, 1000),)
 
 
+@calm
 @given(INDEXES)
 def test_round_trip(indexes: list[int]) -> None:
     packed = ranges.pack(indexes)
@@ -25,6 +27,7 @@ def test_round_trip(indexes: list[int]) -> None:
     assert all(before[1] < after[0] for before, after in itertools.pairwise(packed))  # none could join
 
 
+@calm
 @given(INDEXES, st.data())
 def test_select_gives_the_indexes_at_positions(indexes: list[int], data: st.DataObject) -> None:
     every = st.sets(st.integers(0, max(0, len(indexes) - 1))).map(sorted) if indexes else st.just([])
