@@ -162,6 +162,16 @@ class Holding:
             self.forget(closing)
             self._host.settle(closing)
 
+    def release(self) -> list[HeldChunk]:
+        """Gives up the chunks that nothing was done with, as if they had just been fetched. They are not settled."""
+        with self.changed:
+            free = [chunk for chunk in self._held.values() if chunk.state is Held.FETCHED and not chunk.flying]
+            for chunk in free:
+                self.discard(chunk)
+                chunk.state = Held.CLOSED  # a claim that is under way is handed back by who made it
+            self.forget(free)
+        return [HeldChunk(chunk.message, chunk.origin) for chunk in free]
+
     def forget(self, chunks: Sequence[HeldChunk]) -> None:
         with self.changed:
             for chunk in chunks:

@@ -101,7 +101,13 @@ class Intake:
         if records:
             chunks = [chunk for record in records for chunk in self._read(record)]
             self._crash.passing("publish_claim")
-            self.settle(self._route(chunks))
+            try:
+                returned = self._route(chunks)
+            except Exception:
+                # Their records must not stay open for ever; the relay publishes again what nobody has claimed.
+                log.exception("%d chunks could not be taken", len(chunks))
+                returned = chunks
+            self.settle(returned)
         self._drain_settled()
         assigned = consumer.assignment()
         self._tracker.keep_only(assigned)

@@ -141,10 +141,13 @@ class Roster:
         return wanted
 
     def _retire(self, runner: Runner) -> None:
-        """Lets running batches end, gives back the rest, ends the engines."""
+        """Passes on what waits to what serves now, lets running batches end, gives back the rest, ends the engines."""
         if runner not in self.watched():
             return  # it was not started, because everything ends
         runner.drain()
+        waiting = runner.holding.release()
+        successor = self.runners.get(runner.spec.key)
+        runner.host.settle(waiting if successor is None else successor.take(waiting))
         deadline = runner.host.monotonic() + _RETIRE
         pause = threading.Event()
         while runner.busy and runner.host.monotonic() < deadline:
