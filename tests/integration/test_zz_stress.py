@@ -1,4 +1,4 @@
-import os, signal, time, logging
+import faulthandler, sys, os, signal, time, logging
 from tests.integration.yard import *
 import pytest
 def test_stress(tmp_path):
@@ -10,7 +10,13 @@ def test_stress(tmp_path):
             job = slow_job(1, 4000)
             yard.submit(job); yard.until_flying("slow"); t1=time.monotonic()
             yard.cancel(job)
-            (ended,) = yard.wait(job, patience=8.0); t2=time.monotonic()
+            try:
+                (ended,) = yard.wait(job, patience=6.0); t2=time.monotonic()
+            except AssertionError:
+                faulthandler.dump_traceback(file=open('/tmp/workers_t/dump.txt','w'), all_threads=True)
+                c = yard.supervisor.completer
+                print('LATER', c._later, time.monotonic(), c.last_progress, yard.runner('slow').holding.chunks(), [ (x.state, x.stopped, x.flying, x.decided) for x in yard.runner('slow').holding.chunks()], flush=True)
+                raise
             pid=yard.engine("slow")
             os.kill(pid, signal.SIGKILL)
             after = json_job("slow",[1])
