@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from batchyard.handler import Permanent
 from numpy.typing import NDArray
+
+from batchyard.handler import Permanent
 
 MODEL, EMPTY, TEXT, UNKNOWN = range(4)
 """Who decides: the model, or one of the rules for files with too little in them to be classified."""

@@ -10,8 +10,8 @@ import magika
 import numpy as np
 import onnxruntime
 import pytest
-from batchyard.handler import Permanent
 
+from batchyard.handler import Permanent
 from tests.demo.magika_handler import Handler
 
 RANDOM = random.Random(3)
