@@ -39,9 +39,10 @@ class Decider:
         for failure in done.failures:
             failed.setdefault(failure.segment, set()).add(failure.position)
             self._fail(flight.pieces[failure.segment].chunk, failure)
+        each = done.engine_seconds / flight.size
         for number, piece in enumerate(flight.pieces):
             if piece.chunk.live:
-                piece.chunk.decided.engine_seconds += done.engine_seconds * piece.count / flight.size
+                piece.chunk.decided.engine_seconds += each * piece.count
                 part = done.results[number]
                 self._answered(piece, failed.get(number), None if part < 0 else parts[part])
         self._check(flight.pieces)

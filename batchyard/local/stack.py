@@ -26,8 +26,6 @@ from jobs.settings import Settings
 
 log = logging.getLogger("batchyard.stack")
 
-SWITCH_SECONDS = 0.005
-"""Longest that a thread of this process holds the interpreter while others want it."""
 LOOK_SECONDS = 0.2
 """How often the wait for the models looks whether the process is to end."""
 
@@ -45,8 +43,6 @@ class Options:
 def up(options: Options) -> int:
     """Runs until SIGINT or SIGTERM; gives the exit code. BatchyardError where it cannot start."""
     logs.configure(options.log_level)
-    # A thread that comes back from a commit should not wait 5 ms for the event loop to let it in.
-    sys.setswitchinterval(SWITCH_SECONDS)
     folder = prepare(options.data)
     with Lock(folder):
         settings = Settings.from_environment(
