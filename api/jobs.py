@@ -4,10 +4,12 @@ import asyncio
 import re
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 from urllib.parse import parse_qsl
+
+from msgspec.structs import replace
 
 from api import auth, body, fingerprint, problems
 from api.problems import Problem

@@ -5,7 +5,6 @@ whose frame is to lie in a blob.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -49,8 +48,7 @@ class JsonInputs:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, gc=False):
     """What all items of the job share, and what single ones have of their own."""
 
     parameters: msgspec.Raw | None = None
@@ -59,8 +57,7 @@ class Settings:
     outputs: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True, gc=False):
     start: int  # items [start, stop) of the job
     stop: int
     frame: bytes

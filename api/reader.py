@@ -9,8 +9,9 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from api.views import render_job
 from jobs.errors import BatchyardError, Unavailable
@@ -24,16 +25,14 @@ MAX_ROUND = 1000
 ON_LOOP_BYTES = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A job and, for one that was asked for or has ended, its JSON."""
 
     job: Job
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ItemLine:
+class ItemLine(msgspec.Struct, frozen=True, gc=False):
     """What the line of a job's only item says: JSON of its output (None: not inline) and of its error."""
 
     output: bytes | None

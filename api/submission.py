@@ -1,7 +1,6 @@
 """From the body of POST /v1/jobs to a job that is ready to be written: pure, without I/O, on any thread."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -19,8 +18,7 @@ from jobs.settings import Settings
 from jobs.states import Priority
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, gc=False):
     """A submission as it came in."""
 
     tenant: str
@@ -29,8 +27,7 @@ class Request:
     traceparent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """``job`` still holds every payload; those named in ``large`` are to be put into blobs before it is written."""
 
     job: NewJob

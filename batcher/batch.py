@@ -6,6 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from jobs.states import ErrorCode
 
 
@@ -29,8 +31,7 @@ class Limits:
     max_padded_elements: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, gc=False):
     """Consecutive items of one chunk that are alike: same batch key, same lengths. The unit that is offered."""
 
     chunk: Any  # the worker's handle; opaque here, compared by identity
@@ -51,8 +52,7 @@ class Span:
         return self.stop - self.start
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """Items given to an engine in one call: one batch key, spans in order."""
 
     key: Hashable
@@ -66,15 +66,13 @@ class Batch:
         return sum(span.count for span in self.spans)
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True, gc=False):
     """Nothing to run now: ask again at ``until`` (monotonic seconds; None: when something is offered)."""
 
     until: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(msgspec.Struct, frozen=True, gc=False):
     """A span that left without being run because its time was up: ``queue_timeout`` or ``deadline_exceeded``."""
 
     span: Span

@@ -9,7 +9,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from jobs import messages
 from jobs.clock import Clock, system_clock

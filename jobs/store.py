@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
+import msgspec
+
 from jobs.errors import IdempotencyMismatch
 from jobs.records import ApiKey, ChunkMessage, ChunkRef, Finish, Job, NewJob, Ranges, Submitted
 from jobs.states import JobState
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True, gc=False):
     """What a group of finishes changed."""
 
     accepted: tuple[bool, ...]  # one an entry; False: the fence had moved on, nothing was written
@@ -28,8 +29,7 @@ class Finished:
     children: tuple[ChunkMessage, ...]  # child chunks that may be published at once (their not_before is past)
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True, gc=False):
     """``job`` as it now is; ``running`` are the chunks still claimed, to be told to their workers."""
 
     job: Job
@@ -37,8 +37,7 @@ class Stopped:
     running: tuple[ChunkRef, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ResultChunk:
+class ResultChunk(msgspec.Struct, frozen=True, gc=False):
     """One done (or not yet done) chunk of a job for reading. ``outcomes`` is all PENDING while it is not done."""
 
     seq: int

@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from jobs.records import ChunkRef
 
 Pair = tuple[str, str]
@@ -30,8 +32,7 @@ class WindowLimits:
     kept_for: float = 600.0  # seconds before an entry is forgotten whatever else settles
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """A chunk as the window counts it."""
 
     ref: ChunkRef

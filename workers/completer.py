@@ -12,8 +12,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from jobs.blob import BlobStore
 from jobs.clock import Clock
@@ -36,8 +37,7 @@ _SET_ASIDE = 30.0  # seconds, for a chunk of which not even that can be written
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds, after a write that failed
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A chunk on its way into the ledger."""
 
     chunk: HeldChunk

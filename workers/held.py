@@ -7,6 +7,8 @@ outcomes and everything a finish is made of belong to the completer, which is on
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from batcher.batch import Batch
 from jobs import ranges
 from jobs.frames import PayloadHeader
@@ -21,8 +23,7 @@ class Held(Enum):
     CLOSED = "closed"  # finished, refused, handed back or void: whatever still comes for it is ignored
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True, gc=False):
     """The result line of an item that has no output."""
 
     position: int
@@ -92,8 +93,7 @@ class HeldChunk:
         return [position for position in self.undecided() if position not in flying]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """The items of one chunk in a flight: sorted, disjoint ranges of positions."""
 
     chunk: HeldChunk

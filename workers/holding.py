@@ -7,7 +7,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from batcher.batch import Span
 from batcher.forming import Batcher

@@ -6,9 +6,10 @@ committed is the offset of the first record that is not settled, or the one behi
 
 from dataclasses import dataclass, field
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+
+class Origin(msgspec.Struct, frozen=True, gc=False):
     """The record that a chunk came in, and what the chunk weighs in memory."""
 
     partition: int

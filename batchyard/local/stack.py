@@ -1,6 +1,7 @@
 """`batchyard up`: one front process on this machine, from the lock on its data to the last line of its log."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -25,6 +26,9 @@ from jobs.models.catalog import Catalog, VersionState
 from jobs.settings import Settings
 
 log = logging.getLogger("batchyard.stack")
+
+GC_THRESHOLD = 20_000
+"""Containers that may be made, less those freed, before the young ones are looked over for cycles."""
 
 LOOK_SECONDS = 0.2
 """How often the wait for the models looks whether the process is to end."""
@@ -123,6 +127,7 @@ class Stack:
             self._failure = error
             self._stop()
             return
+        _rest_collector()
         _report(self._parts.catalog)
         _say(f"address and keys are in {self._settings.data / 'env'}; Ctrl-C stops")
         sys.stdout.write((json.dumps({"ready": self._url}) if self._as_json else f"ready {self._url}") + "\n")
@@ -140,6 +145,14 @@ class Stack:
         self._parts.draining.value = True
         if self._loop is not None and self._stop_event is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop_event.set)
+
+
+def _rest_collector() -> None:
+    """What was made so far stays, so it need not be looked at again. Objects of requests under way are freed by their
+    count of references; at the default threshold the collector would walk over them some hundred times a second."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 10, 10)
 
 
 def _report(catalog: Catalog) -> None:

@@ -1,9 +1,9 @@
 """Result frames -> result lines in item order: what `/results` sends."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 import orjson
 
 from jobs import frames, ranges
@@ -30,8 +30,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True, gc=False):
     """One item's result: `text` is its JSON, without the line's end."""
 
     index: int

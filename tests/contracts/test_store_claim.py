@@ -1,10 +1,10 @@
 """Contract of every store: claims and their fences."""
 
 import threading
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from jobs.records import ChunkRef
 from jobs.states import JobState

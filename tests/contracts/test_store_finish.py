@@ -1,10 +1,10 @@
 """Contract of every store: finishes, counts, finality, children."""
 
 import threading
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from jobs.errors import StoreError
 from jobs.records import Attempt, BlobRef, ChunkRef, Counts, Finish, ItemError, NewChunk, Usage

@@ -1,7 +1,7 @@
 """Any order of movements keeps the store's promises: items conserved, finality for ever, one end, fences that rise."""
 
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from msgspec.structs import replace
 
 from jobs import frames, ranges
 from jobs.records import ChunkRef, Finish, Job, NewChunk, NewJob

@@ -1,7 +1,8 @@
 """Contract of every store: work that comes back, by hand or from the dead, and what runs alone."""
 
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from jobs.records import ChunkRef, Counts
 from tests.contracts import store_kit

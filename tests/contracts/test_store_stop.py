@@ -1,9 +1,9 @@
 """Contract of every store: cancel, deadlines and queue timeouts; no item is lost, none counted twice."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from jobs.records import ChunkRef, Counts, Finish, Job, NewChunk
 from jobs.states import JobState, Outcome

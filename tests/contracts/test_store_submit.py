@@ -1,10 +1,10 @@
 """Contract of every store: submission."""
 
 import threading
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from jobs.errors import IdempotencyMismatch, StoreError
 from jobs.records import BlobRef, ChunkMessage, ChunkRef, Counts, NewChunk, Submitted, Usage

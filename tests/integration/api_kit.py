@@ -5,12 +5,13 @@ import contextlib
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
+from msgspec.structs import replace
 
 from api.admin import create_admin_app
 from api.app import App, create_app

@@ -3,9 +3,9 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from api import waiters as module
 from api.problems import Problem

@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from jobs.ledger import Ledger
 from jobs.records import ChunkRef, Counts, Finish, NewJob

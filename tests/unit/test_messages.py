@@ -3,7 +3,6 @@
 import itertools
 import json
 import struct
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from jobs import frames, messages
 from jobs.errors import Undecodable

@@ -3,11 +3,11 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from jobs import messages
 from jobs.errors import Unavailable
