@@ -7,10 +7,10 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from api import auth, replies, timestamps
-from api.app import Scope, problem_of
+from api.app import problem_of
 from api.body import Receive
 from api.problems import Problem
-from api.replies import Reply, Send
+from api.replies import Reply, Scope, Send
 from api.services import Services
 from api.views import encode
 from jobs.fleet import WorkerInfo
@@ -50,7 +50,7 @@ class AdminApp:
             reply = await self._reply(scope)
         except Exception as error:
             reply = replies.of_problem(problem_of(error, request_id), scope["path"], request_id)
-        await reply.send(send, request_id)
+        await reply.send(scope, send, request_id)
 
     async def _reply(self, scope: Scope) -> Reply:
         authorization = dict(scope["headers"]).get(b"authorization")

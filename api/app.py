@@ -15,14 +15,12 @@ from api.body import Disconnected, Receive
 from api.front import Front
 from api.openapi import build, methods_of
 from api.problems import Problem
-from api.replies import Reply, Send
+from api.replies import Reply, Scope, Send
 from api.services import Services
 from jobs.errors import BatchyardError
 from jobs.ids import new_id
 
 log = logging.getLogger("batchyard.api")
-
-Scope = MutableMapping[str, Any]
 
 SUBMIT_PATH = "/v1/jobs"
 JOB_PREFIX = "/v1/jobs/job_"
@@ -69,10 +67,11 @@ class App:
         method: str = scope["method"]
         headers: dict[bytes, bytes] = dict(scope["headers"])
         sent = _Sent(send, request_id)
-        if method == "HEAD" and not path.endswith("/events"):
-            # Answered as GET is; the server leaves the body out.
-            method = "GET"
-            scope = {**scope, "method": method}
+        if method == "HEAD":
+            # Answered as GET is; the server leaves the body out, so the answer must go its way.
+            scope = {**scope, replies.ANSWER: None}
+            if not path.endswith("/events"):
+                method = scope["method"] = "GET"
         try:
             if not auth.is_open(path):
                 authorization = headers.get(b"authorization")
@@ -80,13 +79,13 @@ class App:
                 scope["batchyard.key"] = key
                 if path == SUBMIT_PATH and method == "POST":
                     reply = await front.jobs.submit(key, headers, receive)
-                    return await reply.send(send, request_id)
+                    return await reply.send(scope, send, request_id)
                 if method == "GET" and len(path) == JOB_PATH_LENGTH and is_job_path(path):
                     reply = await front.jobs.get(key, path[len(SUBMIT_PATH) + 1 :], scope["query_string"])
-                    return await reply.send(send, request_id)
+                    return await reply.send(scope, send, request_id)
             scope["batchyard.request_id"] = request_id
             if method == "OPTIONS":
-                return await _options(self.routes, scope).send(send, request_id)
+                return await _options(self.routes, scope).send(scope, send, request_id)
             await self.routes(scope, receive, sent)
             return
         except Disconnected:
@@ -94,7 +93,7 @@ class App:
         except Exception as error:
             problem = problem_of(error, request_id)
         if not sent.started:
-            await replies.of_problem(problem, path, request_id).send(send, request_id)
+            await replies.of_problem(problem, path, request_id).send(scope, send, request_id)
 
 
 def is_job_path(path: str) -> bool:

@@ -13,6 +13,7 @@ from jobs.clock import Clock
 from jobs.records import ApiKey
 
 CACHED = timedelta(seconds=5)
+MOST_DECODED = 10_000  # keys
 SCOPES = ("jobs:read", "jobs:write", "webhooks", "usage:read", "models:debug")
 
 OPEN_PATHS = frozenset({"/openapi.json", "/docs", "/errors"})
@@ -29,6 +30,7 @@ class _Cached(msgspec.Struct, frozen=True, array_like=True):
     tenant: str
     scopes: tuple[str, ...]
     expires_at: datetime | None
+    until: datetime  # what was read of the key is forgotten then
 
 
 _encoder = msgspec.json.Encoder()
@@ -36,21 +38,32 @@ _decoder = msgspec.json.Decoder(_Cached)
 
 
 class Authenticator:
-    """Looks keys up through the cache; a key that was removed or changed stops working within CACHED."""
+    """Looks keys up through the cache; a key that was removed or changed stops working within CACHED.
+
+    What the cache gave is kept here as it is, decoded, until the same moment: a client asks with one key all the time.
+    """
 
     def __init__(self, cache: Cache, look_up: Callable[[bytes], Awaitable[ApiKey | None]], clock: Clock) -> None:
         self._cache = cache
         self._look_up = look_up
         self._clock = clock
+        self._decoded: dict[bytes, tuple[ApiKey, datetime]] = {}  # by digest
 
     def cached(self, authorization: bytes | None) -> ApiKey | None:
         """The key if the cache has it: the usual case, without leaving the event loop."""
         digest = _digest(authorization)
+        decoded = self._decoded.get(digest)
+        if decoded is not None and decoded[1] > self._clock():
+            return self._valid(decoded[0])
         value = self._cache.get(f"api_key:{digest.hex()}")
         if value is None:
             return None
         found = _decoder.decode(value)
-        return self._valid(ApiKey(found.id, found.tenant, frozenset(found.scopes), found.expires_at))
+        key = ApiKey(found.id, found.tenant, frozenset(found.scopes), found.expires_at)
+        if len(self._decoded) >= MOST_DECODED:
+            self._decoded.clear()
+        self._decoded[digest] = key, found.until
+        return self._valid(key)
 
     async def key(self, authorization: bytes | None) -> ApiKey:
         """The key of a request; Problem (401) if there is none, it is unknown or has expired."""
@@ -61,7 +74,8 @@ class Authenticator:
         stored = await self._look_up(digest)
         if stored is None:
             raise Problem("unauthenticated", "This key is not known.")
-        value = _encoder.encode(_Cached(stored.id, stored.tenant, tuple(stored.scopes), stored.expires_at))
+        until = self._clock() + CACHED
+        value = _encoder.encode(_Cached(stored.id, stored.tenant, tuple(stored.scopes), stored.expires_at, until))
         self._cache.set(f"api_key:{digest.hex()}", value, CACHED)
         return self._valid(stored)
 

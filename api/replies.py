@@ -9,8 +9,12 @@ from starlette.responses import Response
 from api import problems
 from api.problems import Problem
 
+Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
+
+ANSWER = "batchyard.answer"
+"""Key of a request's scope: our server's way to send a whole answer at once (api/server.py). Others have none."""
 
 JSON = (b"content-type", b"application/json")
 JSON_LINES = (b"content-type", b"application/jsonl")
@@ -24,19 +28,16 @@ class Reply:
     body: bytes
     headers: list[Header] = field(default_factory=lambda: [JSON])
 
-    async def send(self, send: Send, request_id: str) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status,
-                "headers": [
-                    *self.headers,
-                    (b"content-length", str(len(self.body)).encode()),
-                    (b"x-request-id", request_id.encode()),
-                ],
-            }
-        )
-        await send({"type": "http.response.body", "body": self.body})
+    async def send(self, scope: Scope, send: Send, request_id: str) -> None:
+        headers = [
+            *self.headers,
+            (b"content-length", b"%d" % len(self.body)),
+            (b"x-request-id", request_id.encode()),
+        ]
+        answer = scope.get(ANSWER)
+        if answer is None or not answer(self.status, headers, self.body):
+            await send({"type": "http.response.start", "status": self.status, "headers": headers})
+            await send({"type": "http.response.body", "body": self.body})
 
     def response(self) -> Response:
         """For a route; the request id is added on the way out."""

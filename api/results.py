@@ -96,10 +96,12 @@ class Results:
             signed.append(key)
             return "", self._clock()
 
-        for line in results.lines(job.version, chunks, sign, limit=1):
-            inline = job.state is JobState.SUCCEEDED and not signed
-            return ItemLine(line.output if inline else None, line.error)
-        return ItemLine(None, None)
+        said = results.only(chunks[0], sign) if len(chunks) == 1 else None
+        if said is None:
+            said = next(((line.output, line.error) for line in results.lines(job.version, chunks, sign, limit=1)), None)
+        output, error = said or (None, None)
+        inline = job.state is JobState.SUCCEEDED and not signed
+        return ItemLine(output if inline else None, error)
 
     def _sign(self, key: str) -> tuple[str, datetime]:
         return self._blobs.sign(key, self._link_life), self._clock() + self._link_life

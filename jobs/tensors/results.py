@@ -66,6 +66,19 @@ def lines(
         index += 1
 
 
+def only(chunk: ResultChunk, sign: Sign) -> tuple[bytes | None, bytes | None] | None:
+    """The JSON of output and error of a chunk's one item; None where no frame of its own has them (see `lines`)."""
+    if chunk.results is None or len(chunk.outcomes) != 1:
+        return None
+    frame = next(frames.unpack_results(chunk.results), None)
+    if frame is None:
+        return None
+    header, parts = frame
+    if header.state == "succeeded":
+        return _outputs(header, parts, sign)(0), None
+    return None, orjson.dumps(_error(header.errors[0])) if header.errors else None
+
+
 def _collect(version: str, chunk: ResultChunk, sign: Sign, found: dict[int, Callable[[], Line]]) -> None:
     suffix = b'"version":' + orjson.dumps(version) + b"}"
     if chunk.results:

@@ -4,13 +4,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from msgspec.structs import replace
 from starlette.routing import Route
 
 from api import auth

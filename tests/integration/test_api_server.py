@@ -5,12 +5,11 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
 import pytest
-from msgspec.structs import replace
 
 from api import server
 from jobs.settings import Settings
