@@ -38,7 +38,7 @@ class LimitedProtocol(HttpToolsProtocol):
     and time until the first request."""
 
     _in_head = 0  # bytes read while the head is not complete; -1 behind it
-    _head = 0  # bytes of the address and the headers so far
+    _too_big = False  # the head that was just completed
     _first: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -63,23 +63,18 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head = max(self._in_head, 0)
-        self._head = 0
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
-
-    def _count(self, size: int) -> None:
-        self._head += size
-        if self._head > HEAD_BYTES or len(self.headers) >= HEADERS:
-            raise ValueError("the request head is too big")  # ends the parsing, and so send_400_response below
+        if self._in_head >= 0:  # else a trailer: nobody reads it, and it is to fill no memory
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        # Not header by header: what one read from the socket can bring is bounded too.
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        self._too_big = size > HEAD_BYTES or len(self.headers) > HEADERS
+        if self._too_big:
+            raise ValueError("the request head is too big")  # ends the parsing, and so send_400_response below
         self._in_head = -1
         self._got_request()
         super().on_headers_complete()
@@ -87,7 +82,7 @@ class LimitedProtocol(HttpToolsProtocol):
             cast(dict[str, Any], self.scope)[ANSWER] = partial(_answer, self.cycle)
 
     def send_400_response(self, msg: str) -> None:
-        if max(self._in_head, self._head) > HEAD_BYTES or len(self.headers or ()) >= HEADERS:
+        if self._too_big or self._in_head > HEAD_BYTES:
             self._refuse()
         else:
             super().send_400_response(msg)

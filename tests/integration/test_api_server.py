@@ -13,7 +13,7 @@ import pytest
 
 from api import server
 from jobs.settings import Settings
-from tests.integration.api_kit import ADMIN_KEY, AUTH, Kit, until
+from tests.integration.api_kit import ADMIN_KEY, AUTH, KEY, Kit, until
 
 ECHO = {"model": "echo", "input": 1}
 
@@ -133,6 +133,20 @@ def test_s6_a_flood_of_headers_is_refused(kit: Kit) -> None:
             assert (await talk(running.port, b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 400")
             fine = start + b"connection: close\r\n" + b"".join(b"x-%d: y\r\n" % at for at in range(50)) + b"\r\n"
             assert (await talk(running.port, fine)).startswith(b"HTTP/1.1 200")
+
+    asyncio.run(main())
+
+
+def test_s6_trailers_are_left_out(kit: Kit) -> None:
+    async def main() -> None:
+        async with serving(kit) as running:
+            head = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n"
+            head += b"authorization: Bearer " + KEY.encode() + b"\r\ncontent-type: application/json\r\n\r\n"
+            trailers = b"".join(b"x-%d: y\r\n" % at for at in range(5000))
+            body = b'{"model":"nothing","input":1}'
+            answer = await talk(running.port, head, b"%x\r\n%b\r\n0\r\n" % (len(body), body), trailers, b"\r\n")
+            assert answer.startswith(b"HTTP/1.1 400")
+            assert b"There is no model" in answer
 
     asyncio.run(main())
 
