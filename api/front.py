@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from api.auth import Authenticator
+from api.commits import Commits
 from api.events import Events
-from api.jobs import Commits, Jobs
+from api.jobs import Jobs
 from api.reader import Reader
 from api.results import Results
 from api.services import Services

@@ -12,15 +12,16 @@ from urllib.parse import parse_qsl
 from msgspec.structs import replace
 
 from api import auth, body, fingerprint, problems
+from api.commits import Commits
 from api.problems import Problem
 from api.reader import Answer, Reader
 from api.replies import JSON, Header, Reply
-from api.services import Outcome, Services
+from api.services import Services
 from api.submission import Builder, Draft, Request
 from api.views import path_of, render_job
-from api.waiters import MAX_SECONDS, Waiters
+from api.waiters import MAX_SECONDS, Waiter, Waiters
 from jobs.errors import BatchyardError
-from jobs.records import ApiKey, BlobRef, NewChunk, NewJob, Submitted
+from jobs.records import ApiKey, BlobRef, NewChunk, Submitted
 
 ON_LOOP_BYTES = 64 * 1024
 """Bodies up to this are parsed on the event loop; larger ones in the decoding pool."""
@@ -31,34 +32,6 @@ _UTF8 = (b"utf-8", b"utf8")
 
 Headers = dict[bytes, bytes]
 T = TypeVar("T")
-
-
-class Commits:
-    """The sink of the ledger: its writer thread gives back a whole commit, and the loop is told once of it."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._open: dict[str, asyncio.Future[Outcome]] = {}
-
-    def expect(self, job_id: str) -> asyncio.Future[Outcome]:
-        future: asyncio.Future[Outcome] = self._loop.create_future()
-        self._open[job_id] = future
-        return future
-
-    def forget(self, job_id: str) -> None:
-        self._open.pop(job_id, None)
-
-    def __call__(self, results: list[tuple[NewJob, Outcome]]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._deliver, results)
-        except RuntimeError:
-            return  # the loop is closed: the jobs stay, their clients are gone
-
-    def _deliver(self, results: list[tuple[NewJob, Outcome]]) -> None:
-        for job, outcome in results:
-            future = self._open.pop(job.id, None)
-            if future is not None and not future.done():
-                future.set_result(outcome)
 
 
 @dataclass(slots=True)
@@ -109,6 +82,9 @@ class Jobs:
         """Registers before the job is written, so that no end can be missed."""
         waiter = self._waiters.register(draft.job.id)
         try:
+            if draft.job.idempotency_key is None:
+                submitted, answer = await self._commit(draft, waiter, seconds)
+                return _created(submitted, answer, seconds)
             submitted = await self._write(draft)
             if submitted.job.id != draft.job.id:
                 self._waiters.release(waiter)
@@ -124,12 +100,12 @@ class Jobs:
         as the first; whoever comes later is told that it is a replay."""
         job = draft.job
         if job.idempotency_key is None:
-            return await self._commit(draft)
+            return (await self._commit(draft))[0]
         name = (job.tenant, job.idempotency_key)
         twins = self._twins.setdefault(name, _Twins())
         twins.count += 1
         try:
-            submitted = await self._commit(draft)
+            submitted, _ = await self._commit(draft)
             if not submitted.replayed:
                 twins.first = submitted.job.id
                 self._twins.pop(name, None)
@@ -141,13 +117,19 @@ class Jobs:
             if not twins.count and self._twins.get(name) is twins:
                 del self._twins[name]
 
-    async def _commit(self, draft: Draft) -> Submitted:
+    async def _commit(
+        self, draft: Draft, waiter: Waiter | None = None, seconds: float = 0.0
+    ) -> tuple[Submitted, Answer | None]:
+        """With a waiter: its answer too. Such a client is woken once, at the end, unless the job was not written."""
         publisher = self._services.publisher
         job = publisher.admit(draft.job)
-        future = self._commits.expect(job.id)
+        expected = self._commits.expect(job.id, None if waiter is None else waiter.future)
+        answer = None
         try:
             self._services.ledger.submit(job, self._commits)
-            outcome = await future
+            if waiter is not None:
+                answer = await self._waiters.wait(waiter, seconds)
+            outcome = await self._commits.outcome(job.id, expected)
         except BaseException as error:
             self._commits.forget(job.id)
             if isinstance(error, BatchyardError):
@@ -155,11 +137,11 @@ class Jobs:
                 await self._discard(draft)
             raise
         if isinstance(outcome, Submitted) and not outcome.replayed:
-            return outcome
+            return outcome, answer
         publisher.withdraw(job)
         await self._discard(draft)
         if isinstance(outcome, Submitted):
-            return outcome
+            return outcome, None
         raise outcome
 
     def _put(self, draft: Draft) -> Draft:
