@@ -3,6 +3,7 @@
 import base64
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,7 @@ def tensors_json(columns: Sequence[Column], parts: Sequence[bytes | memoryview])
 
 def tensor_json(column: Column, part: bytes | memoryview) -> bytes:
     """One member of that object."""
-    head = b'%b:{"shape":%b,"datatype":"%b","data":' % (
-        orjson.dumps(column.name),
-        orjson.dumps(column.shape),
-        column.datatype.encode(),
-    )
+    head = _head(column)
     return head + data_json(from_bytes(part, column.datatype, column.shape), column.datatype) + b"}"
 
 
@@ -37,11 +34,7 @@ def rows_json(column: Column, part: memoryview, count: int) -> Callable[[int], b
     size = size_of(column.datatype)
     assert size is not None  # frames of kind `rows` hold no BYTES
     row_bytes = size * math.prod(column.shape)
-    head = b'%b:{"shape":%b,"datatype":"%b","data":' % (
-        orjson.dumps(column.name),
-        orjson.dumps(column.shape),
-        column.datatype.encode(),
-    )
+    head = _head(column)
     if column.datatype == "FP32" and row_bytes:
         array = from_bytes(part, column.datatype, (count, row_bytes // size))
         if np.isfinite(array).all():
@@ -55,6 +48,16 @@ def rows_json(column: Column, part: memoryview, count: int) -> Callable[[int], b
         + b"}"
         if row_bytes
         else head + b"[]}"
+    )
+
+
+@lru_cache(maxsize=1024)
+def _head(column: Column) -> bytes:
+    """The text of a member before its elements: the same for every answer of a model."""
+    return b'%b:{"shape":%b,"datatype":"%b","data":' % (
+        orjson.dumps(column.name),
+        orjson.dumps(column.shape),
+        column.datatype.encode(),
     )
 
 
