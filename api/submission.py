@@ -86,7 +86,7 @@ class Builder:
             created_at=now,
             run_timeout=run or version.spec.run_timeout,
             max_attempts=attempts,
-            input_bytes=sum(len(item.input) for item in items),
+            input_bytes=sum([len(item.input) for item in items]),
             not_before=start,
             queue_deadline_at=None if queue is None else counted_from + queue,
             deadline_at=None if total is None else counted_from + total,

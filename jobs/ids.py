@@ -2,6 +2,7 @@
 
 import random
 import time
+from functools import lru_cache
 
 PREFIXES = frozenset({"job", "evt", "dlv", "dl", "whe", "key", "wrk", "req"})
 
@@ -17,5 +18,15 @@ def new_id(prefix: str) -> str:
     """
     if prefix not in PREFIXES:
         raise ValueError(f"unknown id prefix {prefix!r}")
-    value = (time.time_ns() // 1_000_000) << 80 | random.getrandbits(80)
-    return f"{prefix}_" + "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
+    at, chance, two = time.time_ns() // 1_000_000, random.getrandbits(80), _PAIRS
+    return (
+        f"{prefix}_{_of_time(at)}{two[chance >> 70]}{two[chance >> 60 & 1023]}{two[chance >> 50 & 1023]}"
+        f"{two[chance >> 40 & 1023]}{two[chance >> 30 & 1023]}{two[chance >> 20 & 1023]}"
+        f"{two[chance >> 10 & 1023]}{two[chance & 1023]}"
+    )
+
+
+@lru_cache(maxsize=8)
+def _of_time(milliseconds: int) -> str:
+    """The first ten characters."""
+    return "".join([_PAIRS[milliseconds >> shift & 1023] for shift in range(40, -1, -10)])

@@ -37,8 +37,13 @@ def rows_json(column: Column, part: memoryview, count: int) -> Callable[[int], b
     head = _head(column)
     if column.datatype == "FP32" and row_bytes:
         array = from_bytes(part, column.datatype, (count, row_bytes // size))
-        if np.isfinite(array).all():
-            return lambda row: head + orjson.dumps(array[row], option=orjson.OPT_SERIALIZE_NUMPY) + b"}"
+
+        def finite_json(row: int) -> bytes:
+            data = orjson.dumps(array[row], option=orjson.OPT_SERIALIZE_NUMPY)
+            # Cheaper than to ask first: what is not finite came out as null.
+            return head + (data_json(array[row], column.datatype) if b"n" in data else data) + b"}"
+
+        return finite_json
     return lambda row: (
         head
         + data_json(
