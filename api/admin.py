@@ -10,6 +10,7 @@ from api import auth, replies, timestamps
 from api.app import problem_of
 from api.body import Receive
 from api.problems import Problem
+from api.query import parse
 from api.replies import Reply, Scope, Send
 from api.services import Services
 from api.views import encode
@@ -57,6 +58,8 @@ class AdminApp:
         if not auth.is_admin(authorization, self._services.admin_key_digest):
             raise Problem("unauthenticated", "Send the admin key: Authorization: Bearer …")
         asked = (scope["method"], scope["path"])
+        if asked in (WORKERS, RELOAD):
+            parse(scope["query_string"])
         if asked == WORKERS:
             return Reply(200, encode({"data": [_worker(worker) for worker in self._services.fleet.workers()]}))
         if asked == RELOAD:

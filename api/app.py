@@ -67,18 +67,17 @@ class App:
         method: str = scope["method"]
         headers: dict[bytes, bytes] = dict(scope["headers"])
         sent = _Sent(send, request_id)
-        if method == "HEAD":
-            # Answered as GET is; the server leaves the body out, so the answer must go its way.
-            scope = {**scope, replies.ANSWER: None}
-            if not path.endswith("/events"):
-                method = scope["method"] = "GET"
+        if method == "HEAD" and not path.endswith("/events"):
+            # Answered as GET is; the server leaves the body out.
+            method = "GET"
+            scope = {**scope, "method": method}
         try:
             if not auth.is_open(path):
                 authorization = headers.get(b"authorization")
                 key = front.auth.cached(authorization) or await front.auth.key(authorization)
                 scope["batchyard.key"] = key
                 if path == SUBMIT_PATH and method == "POST":
-                    reply = await front.jobs.submit(key, headers, receive)
+                    reply = await front.jobs.submit(key, headers, receive, scope["query_string"])
                     return await reply.send(scope, send, request_id)
                 if method == "GET" and len(path) == JOB_PATH_LENGTH and is_job_path(path):
                     reply = await front.jobs.get(key, path[len(SUBMIT_PATH) + 1 :], scope["query_string"])
@@ -86,6 +85,7 @@ class App:
             scope["batchyard.request_id"] = request_id
             if method == "OPTIONS":
                 return await _options(self.routes, scope).send(scope, send, request_id)
+            scope.pop(replies.ANSWER, None)
             await self.routes(scope, receive, sent)
             return
         except Disconnected:
@@ -103,7 +103,8 @@ def is_job_path(path: str) -> bool:
 def problem_of(error: Exception, request_id: str) -> Problem:
     """What a client is told; what it must not see is logged, once, under the request's id."""
     if isinstance(error, Problem):
-        return error
+        # Without its frames, which hold the whole request: the caller keeps this in a frame of its own.
+        return error.with_traceback(None)
     if isinstance(error, BatchyardError):
         problem = problems.of_error(error)
         if problem.code == "internal_error":

@@ -7,13 +7,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
-from urllib.parse import parse_qsl
 
 from msgspec.structs import replace
 
 from api import auth, body, fingerprint, problems
 from api.commits import Commits
 from api.problems import Problem
+from api.query import parse
 from api.reader import Answer, Reader
 from api.replies import JSON, Header, Reply
 from api.services import Services
@@ -57,9 +57,10 @@ class Jobs:
         self._twins: dict[tuple[str, str], _Twins] = {}
         self._limit = services.settings.limits.request_bytes
 
-    async def submit(self, key: ApiKey, headers: Headers, receive: body.Receive) -> Reply:
+    async def submit(self, key: ApiKey, headers: Headers, receive: body.Receive, query: bytes = b"") -> Reply:
         """POST /v1/jobs. 202 means committed."""
         auth.require(key, "jobs:write")
+        parse(query)  # settings go in the body
         _check_media_type(headers)
         request = Request(
             tenant=key.tenant,
@@ -142,7 +143,10 @@ class Jobs:
         await self._discard(draft)
         if isinstance(outcome, Submitted):
             return outcome, None
-        raise outcome
+        try:
+            raise outcome
+        finally:
+            del outcome, expected  # else the error holds this frame, and with it the whole request
 
     def _put(self, draft: Draft) -> Draft:
         """On a pool thread: payloads above the limit go into blobs, before the row that names them is written."""
@@ -244,13 +248,9 @@ def _preferred(headers: Headers) -> float:
 
 def _asked_wait(query: bytes) -> float:
     """Seconds of `?wait=`, 60 at most; Problem for anything else in the query."""
-    if not query:
+    value = parse(query, "wait").get("wait")
+    if value is None:
         return 0.0
-    seconds = 0.0
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-        if name != "wait":
-            raise problems.one(f"/query/{name[:80]}", "unknown_parameter", f"There is no parameter {name[:80]!r} here.")
-        if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", value, re.ASCII):
-            raise problems.one("/query/wait", "type", "wait is a number of seconds, at most 60.")
-        seconds = min(float(value), MAX_SECONDS)
-    return seconds
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", value, re.ASCII):
+        raise problems.one("/query/wait", "type", "wait is a number of seconds, at most 60.")
+    return min(float(value), MAX_SECONDS)

@@ -29,12 +29,10 @@ class Reply:
     headers: list[Header] = field(default_factory=lambda: [JSON])
 
     async def send(self, scope: Scope, send: Send, request_id: str) -> None:
-        headers = [
-            *self.headers,
-            (b"content-length", b"%d" % len(self.body)),
-            (b"x-request-id", request_id.encode()),
-        ]
-        answer = scope.get(ANSWER)
+        headers = [*self.headers, (b"x-request-id", request_id.encode())]
+        if self.status != 204:
+            headers.append((b"content-length", b"%d" % len(self.body)))
+        answer = scope.pop(ANSWER, None)  # it refers to the request, which refers to the scope
         if answer is None or not answer(self.status, headers, self.body):
             await send({"type": "http.response.start", "status": self.status, "headers": headers})
             await send({"type": "http.response.body", "body": self.body})

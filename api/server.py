@@ -18,6 +18,7 @@ log = logging.getLogger("batchyard.api")
 
 HEAD_BYTES = 64 * 1024
 HEADERS = 100
+NO_BODY_BYTES = HEAD_BYTES + 256 * 1024  # of trailers: as of a head, and what one read from the socket may bring
 FIRST_REQUEST_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 75
 LET_GO_SECONDS = 10
@@ -38,6 +39,7 @@ class LimitedProtocol(HttpToolsProtocol):
     and time until the first request."""
 
     _in_head = 0  # bytes read while the head is not complete; -1 behind it
+    _no_body = 0  # bytes read behind the head since there was last some of the body: trailers, chunk extensions
     _too_big = False  # the head that was just completed
     _first: asyncio.TimerHandle | None = None
 
@@ -57,13 +59,23 @@ class LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._in_head >= 0:
             self._in_head += len(data)
+        else:
+            self._no_body += len(data)
         super().data_received(data)
-        if self._in_head > HEAD_BYTES:
+        if self._in_head > HEAD_BYTES or self._no_body > NO_BODY_BYTES:
             self._refuse()
 
     def on_message_begin(self) -> None:
         self._in_head = max(self._in_head, 0)
         super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        self._no_body = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._no_body = 0
+        super().on_message_complete()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head >= 0:  # else a trailer: nobody reads it, and it is to fill no memory
@@ -78,7 +90,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head = -1
         self._got_request()
         super().on_headers_complete()
-        if self.cycle is not None and self.cycle.scope is self.scope:
+        # HEAD has no body: uvicorn leaves it out.
+        if self.cycle is not None and self.cycle.scope is self.scope and self.scope["method"] != "HEAD":
             cast(dict[str, Any], self.scope)[ANSWER] = partial(_answer, self.cycle)
 
     def send_400_response(self, msg: str) -> None:

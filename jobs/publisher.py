@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -152,12 +153,20 @@ class Publisher:
             for pair, pieces in by_pair.items():
                 self._window.publish(pair, pieces, self._monotonic())
         try:
-            self._stream.publish(pool, list(messages.encode(chunks)))
-        except BatchyardError as error:
-            _log.warning("pool %s: %d chunks not published, left to the relay: %s", pool, len(chunks), error)
-            self.settled([chunk.ref for chunk in chunks])
+            self._stream.publish(pool, list(messages.encode(chunks)), partial(self._lost, chunks))
+        except Exception as error:
+            # Also what nobody foresaw: chunks that count as being on their way would be passed over by the relay.
+            known = isinstance(error, BatchyardError)
+            _log.warning(
+                "pool %s: %d chunks not published, left to the relay: %s", pool, len(chunks), error, exc_info=not known
+            )
+            self._lost(chunks)
             return 0
         return len(chunks)
+
+    def _lost(self, chunks: Sequence[ChunkMessage]) -> None:
+        """They may not be in the stream: the relay publishes them again when their lease is up."""
+        self.settled([chunk.ref for chunk in chunks])
 
     def settled(self, refs: Iterable[ChunkRef | ChunkMessage]) -> None:
         """These chunks are done, refused or handed back: makes room, and wakes the relay if it left work behind.

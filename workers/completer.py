@@ -188,10 +188,12 @@ class Completer:
                 finished = self._ledger.call(lambda tx: tx.finish(finishes, incarnation))  # noqa: B023
             except Unavailable as error:
                 log.warning("%d finished chunks cannot be written (%s); trying again", len(group), error)
-            except BatchyardError as error:
+            except Exception as error:
+                # Whatever it was: these chunks are closed here, nobody else would come back to them.
                 if len(group) > 1:
                     return [written for entry in group for written in self._persist([entry], incarnation)]
-                log.error("the outcome of %s cannot be written: %s", group[0].chunk.ref, error)
+                known = isinstance(error, BatchyardError)
+                log.error("the outcome of %s cannot be written: %r", group[0].chunk.ref, error, exc_info=not known)
                 refusals += 1
                 if refusals == _REFUSALS:
                     group = [Entry(group[0].chunk, outcomes.bare_finish(group[0].chunk))]

@@ -35,6 +35,22 @@ class Decider:
         if done.error is not None:
             self._raised(flight, done.error)
             return
+        try:
+            self._take_answers(flight, done, parts)
+        except Exception:
+            # No longer in the engine and not queued: what is not decided now would never be.
+            log.exception("%s: an answer cannot be read", self._name)
+            for piece in flight.pieces:
+                self._unanswered(piece)
+        self._check(flight.pieces)
+
+    def _unanswered(self, piece: Piece) -> None:
+        pending = set(piece.chunk.undecided()) if piece.chunk.live else set()
+        for position in ranges.indexes(piece.positions):
+            if position in pending:
+                self._fail(piece.chunk, outcomes.unanswered(position))
+
+    def _take_answers(self, flight: Flight, done: Done, parts: Sequence[memoryview]) -> None:
         failed: dict[int, set[int]] = {}
         for failure in done.failures:
             failed.setdefault(failure.segment, set()).add(failure.position)
@@ -45,7 +61,6 @@ class Decider:
                 piece.chunk.decided.engine_seconds += each * piece.count
                 part = done.results[number]
                 self._answered(piece, failed.get(number), None if part < 0 else parts[part])
-        self._check(flight.pieces)
 
     def _answered(self, piece: Piece, failed: set[int] | None, frame: memoryview | None) -> None:
         positions = piece.positions
@@ -235,9 +250,12 @@ class Decider:
             for chunk in chunks:
                 chunk.flying.clear()
             # One that is just being claimed sees that it is closed, and is handed back by who claims it.
-            self._holding.close([chunk for chunk in chunks if chunk.state is Held.FETCHED])
+            unclaimed = [chunk for chunk in chunks if chunk.state is Held.FETCHED]
+            self._holding.close(unclaimed)
             claimed = [chunk for chunk in chunks if chunk.live]
             untouched = [chunk for chunk in claimed if chunk.untouched()]
+        if unclaimed:
+            self._holding.release([chunk.ref for chunk in unclaimed])
         self._send_back([chunk for chunk in claimed if not chunk.untouched()])
         if untouched:
             log.info("%s: %d chunks go back to the ledger", self._name, len(untouched))

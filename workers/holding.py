@@ -141,6 +141,11 @@ class Holding:
             for chunk in refused:
                 self.discard(chunk)
         self.close(refused)
+        if refused:
+            # Ours is perhaps a lease that has lapsed; whoever can claim them shall have them now, not when the
+            # publishing lease is up.
+            self._host.doubt()
+            self._host.completer.post(lambda: self.release([chunk.message.ref for chunk in refused]))
         if void:
             self._host.completer.post(lambda: self.hand_back(void))
 
@@ -151,6 +156,13 @@ class Holding:
         except BatchyardError as error:
             log.warning("%d chunks cannot be handed back (%s); trying again", len(refs), error)
             self._host.completer.later(_HAND_BACK_AGAIN, lambda: self.hand_back(refs))
+
+    def release(self, refs: Sequence[ChunkRef]) -> None:
+        """To the relay; what cannot be said now is found when its publishing lease is up. On the completer's thread."""
+        try:
+            self._host.ledger.call(lambda tx: tx.release(refs))
+        except BatchyardError as error:
+            log.warning("%d chunks wait until their publishing lease is up (%s)", len(refs), error)
 
     def close(self, chunks: Sequence[HeldChunk]) -> None:
         """Those that are not closed yet. Whoever closes a chunk settles it: once, or its record would be committed
@@ -163,7 +175,7 @@ class Holding:
             self.forget(closing)
             self._host.settle(closing)
 
-    def release(self) -> list[HeldChunk]:
+    def let_go(self) -> list[HeldChunk]:
         """Gives up the chunks that nothing was done with, as if they had just been fetched. They are not settled."""
         with self.changed:
             free = [chunk for chunk in self._held.values() if chunk.state is Held.FETCHED and not chunk.flying]

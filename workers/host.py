@@ -46,4 +46,5 @@ class Host:
     incarnation: Callable[[], str]
     clock: Clock
     monotonic: Callable[[], float]
+    doubt: Callable[[], None] = lambda: None  # a claim was refused: does the incarnation still count?
     spawn: Spawn = EngineProcess

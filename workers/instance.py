@@ -89,6 +89,8 @@ class Instance:
         if holding.draining or self._generation is None or batcher is None or len(self._flights) >= DEPTH:
             holding.changed.wait(_IDLE)
             return None
+        if holding.arrived:
+            return None  # came after the last look: opened first
         now = runner.host.monotonic()
         answer = batcher.next(now, runner.host.clock(), self._free_at(), runner.lead)
         runner.drop_late()

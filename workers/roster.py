@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jobs.models.catalog import Catalog, ModelVersion, VersionState
 from jobs.models.repository import read_repository
+from workers.held import HeldChunk
 from workers.host import Host
 from workers.runner import Runner, files_of
 
@@ -42,6 +43,16 @@ class Roster:
         for runner in runners.values():
             runner.shown = True
             self._start(runner)
+
+    def take(self, name: Name, chunks: list[HeldChunk]) -> list[HeldChunk]:
+        """Gives chunks of a version to its runner; gives back those that nobody here takes, or that are held already.
+        What nobody here serves is left to the relay, which publishes it again when its lease is up."""
+        while chunks and (runner := self.runners.get(name)) is not None:
+            back = runner.take(chunks)
+            if not runner.holding.draining or self.runners.get(name) is runner:
+                return back
+            chunks = back  # a reload was faster: its successor takes them
+        return chunks
 
     def wait_loaded(self, timeout: float) -> bool:
         """Until every version is ready or unavailable."""
@@ -145,9 +156,7 @@ class Roster:
         if runner not in self.watched():
             return  # it was not started, because everything ends
         runner.drain()
-        waiting = runner.holding.release()
-        successor = self.runners.get(runner.spec.key)
-        runner.host.settle(waiting if successor is None else successor.take(waiting))
+        runner.host.settle(self.take(runner.spec.key, runner.holding.let_go()))
         deadline = runner.host.monotonic() + _RETIRE
         pause = threading.Event()
         while runner.busy and runner.host.monotonic() < deadline:

@@ -135,6 +135,7 @@ class Supervisor:
             incarnation=lambda: self.heartbeat.incarnation,
             clock=self._clock,
             monotonic=self._monotonic,
+            doubt=self.heartbeat.look,
         )
 
     def _route(self, chunks: list[HeldChunk]) -> list[HeldChunk]:
@@ -143,9 +144,7 @@ class Supervisor:
             by_version.setdefault((chunk.message.model, chunk.message.version), []).append(chunk)
         returned: list[HeldChunk] = []
         for name, group in by_version.items():
-            runner = self.roster.runners.get(name)
-            # What nobody here serves is left to the relay, which publishes it again when its lease is up.
-            returned += group if runner is None else runner.take(group)
+            returned += self.roster.take(name, group)
         return returned
 
     def _keep_bad(self, record: Record, reason: str) -> None:

@@ -8,6 +8,7 @@ from fastapi.security import HTTPBearer
 
 from api import auth, problems
 from api.front import Front
+from api.query import parse
 from jobs.records import ApiKey
 
 _bearer = HTTPBearer(auto_error=False, bearerFormat="bysk_…", description="An API key of the tenant.")
@@ -41,11 +42,8 @@ WritingCaller = Annotated[ApiKey, Depends(_scoped("jobs:write"))]
 
 
 def only(request: Request, *known: str, prefix: str | None = None) -> None:
-    """Problem for query parameters that the route does not know: a filter with a typo must not be ignored."""
-    for name in request.query_params:
-        if name not in known and not (prefix and name.startswith(prefix)):
-            detail = f"There is no parameter {name[:80]!r} here. Known: {', '.join(known) or 'none'}."
-            raise problems.one(f"/query/{name[:80]}", "unknown_parameter", detail)
+    """Problem for query parameters that the route does not know, or that stand twice."""
+    parse(request.scope["query_string"], *known, prefix=prefix)
 
 
 def problem_responses(*codes: str) -> dict[int | str, dict[str, Any]]:

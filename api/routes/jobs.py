@@ -38,7 +38,7 @@ async def submit(request: Request, key: Caller, front: FrontOf) -> Response:
 
     `Idempotency-Key` makes a retry safe: a replay answers 200 with the first job. `Prefer: wait=N` answers 200 with the
     finished job if it ends within N seconds (60 at most)."""
-    reply = await front.jobs.submit(key, dict(request.scope["headers"]), request.receive)
+    reply = await front.jobs.submit(key, dict(request.scope["headers"]), request.receive, request.scope["query_string"])
     return reply.response()
 
 

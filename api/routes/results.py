@@ -16,6 +16,7 @@ from jobs.records import Job
 
 router = APIRouter(tags=["results"])
 
+PARQUET = "application/vnd.apache.parquet"
 MAX_INDEX = 10**12
 BLOB_PIECE = 1024 * 1024
 
@@ -39,6 +40,8 @@ async def read(
     for name in ("order", "include", "after"):
         if name in request.query_params:
             raise problems.one(f"/query/{name}", "not_available", f"{name} is not available yet.")
+    if PARQUET in request.headers.get("accept", ""):
+        raise problems.one("/headers/accept", "not_available", "Results as Parquet are not available yet.")
     only(request, "from_index", "limit", "state")
     if state is not None and state not in LINE_STATES:
         raise problems.one("/query/state", "value", f"Expected one of {', '.join(LINE_STATES)}.")

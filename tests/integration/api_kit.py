@@ -1,10 +1,10 @@
-"""The API over a real ledger and store, with a scripted worker in place of the engines."""
+"""The API over a real ledger and store, with a scripted worker behind it, and how a test asks it."""
 
 import asyncio
-import contextlib
 import hashlib
+import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,25 +22,22 @@ from jobs.caches.memory import MemoryCache
 from jobs.clock import Clock, system_clock
 from jobs.errors import Unavailable
 from jobs.fleet import ModelStats, WorkerInfo
-from jobs.ledger import Ledger
 from jobs.models.catalog import Catalog, ModelVersion, VersionState
 from jobs.models.spec import BatchSettings, ModelSpec, Tensor
-from jobs.notifier import Ping
-from jobs.notifiers.process import ProcessNotifier
-from jobs.records import ApiKey, BlobRef, ChunkRef, Finish, NewChunk, NewJob
+from jobs.records import ApiKey, NewJob
 from jobs.settings import Settings
-from jobs.states import Outcome
 from jobs.store import Transaction, WorkerRow
 from jobs.stores.sqlite import SqliteStore
 from tests.contracts.store_kit import empty_sqlite
+from tests.integration.scripted_worker import WORKER, ScriptedWorker
 
 KEY = "bysk_test"
 OTHER_KEY = "bysk_other"
 ADMIN_KEY = "bysk_admin"
 READER_KEY = "bysk_reader"
 AUTH = {"authorization": f"Bearer {KEY}"}
-WORKER = "wrk_script"
-RESULT_OF_ITEM = Callable[[int, bytes], bytes | frames.ResultError]
+ECHO = {"model": "echo", "input": {"id": 17, "value": 3}}
+FAILED = frames.ResultError("handler_error", "RuntimeError: boom", False, "predict")
 
 
 def spec(name: str, kind: str = "json", version: str = "1", **fields: Any) -> ModelSpec:
@@ -98,27 +95,31 @@ class FakeFleet:
         return {"echo@1": "ready"}
 
 
-def echo(index: int, part: bytes) -> bytes | frames.ResultError:
-    return part
+class FullLedger:
+    """Refuses every submission."""
+
+    last_progress = time.monotonic()
+
+    def submit(self, job: NewJob, sink: object) -> None:
+        raise Unavailable("10000 submissions wait for the ledger already", timedelta(seconds=2))
+
+    def post(self, change: object) -> Any:
+        raise Unavailable("the ledger is stopping")
 
 
-class Kit:
-    """`work` runs everything queued; with `automatic` the ledger's commits do so by themselves."""
+class Kit(ScriptedWorker):
+    """The API with two tenants, their keys and the models of `models`."""
 
     def __init__(self, folder: Path, clock: Clock = system_clock, settings: Settings | None = None) -> None:
         path = folder / "ledger.db"
         path.write_bytes(empty_sqlite())
         self.clock = clock
         self.store = SqliteStore(path, clock)
-        self.blobs = DirectoryBlobs(folder / "blobs", b"secret", clock)
+        super().__init__(self.store, DirectoryBlobs(folder / "blobs", b"secret", clock))
         self.catalog = Catalog()
         self.catalog.replace_all(models())
         self.fleet = FakeFleet()
         self.publisher = FakePublisher()
-        self.notifier = ProcessNotifier()
-        self.committed: list[NewJob] = []
-        self.on_commit: Callable[[Sequence[NewJob]], None] = lambda jobs: None
-        self.ledger = Ledger(self.store, on_committed=self._committed)
         self.cache = MemoryCache(clock=clock)
         self.draining = False
         with self.store.begin() as tx:
@@ -154,95 +155,48 @@ class Kit:
         digest = hashlib.sha256(secret.encode()).digest()
         tx.add_key(ApiKey(f"key_{secret}", tenant, frozenset(scopes), expires_at), digest)
 
-    def _committed(self, jobs: Sequence[NewJob]) -> None:
-        self.committed.extend(jobs)
-        self.on_commit(jobs)
-
     def close(self) -> None:
         self.app.front.stop()
         self.ledger.stop()
         self.store.close()
 
-    def client(self, key: str | None = KEY, admin: bool = False) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(self.admin if admin else self.app, raise_app_exceptions=False)
+    def client(self, key: str | None = KEY, app: Any = None) -> httpx.AsyncClient:
+        """Asks the API, or another `app` in its place."""
+        transport = httpx.ASGITransport(app or self.app, raise_app_exceptions=False)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return httpx.AsyncClient(transport=transport, base_url="http://api", headers=headers, timeout=30)
-
-    # -- the scripted worker
-
-    def chunks_of(self, job: NewJob, answer: RESULT_OF_ITEM = echo, only: Sequence[int] | None = None) -> list[Finish]:
-        """Claims (some of) the chunks of a fresh job and gives the finishes that end them."""
-        chunks = [chunk for chunk in job.chunks if only is None or chunk.seq in only]
-        refs = [ChunkRef(job.id, chunk.seq, 0) for chunk in chunks]
-        fences = self.ledger.call(lambda tx: tx.claim(refs, WORKER))
-        assert None not in fences
-        return [
-            self._finish(ChunkRef(job.id, chunk.seq, fence or 0), chunk, answer)
-            for chunk, fence in zip(chunks, fences, strict=True)
-        ]
-
-    def _finish(self, ref: ChunkRef, chunk: NewChunk, answer: RESULT_OF_ITEM) -> Finish:
-        payload = self.blobs.get(chunk.payload.key) if isinstance(chunk.payload, BlobRef) else chunk.payload
-        header, parts = frames.unpack_payload(payload)
-        indexes = [index for start, stop in header.items for index in range(start, stop)]
-        if header.kind != "json":
-            return Finish(ref, bytes([Outcome.SUCCEEDED]) * chunk.count, tensor_results(header, parts))
-        results, outcomes = b"", []
-        for position, (index, part) in enumerate(zip(indexes, parts, strict=True)):
-            made = answer(index, bytes(part))
-            ids = None if header.ids is None else (header.ids[position],)
-            items = ((index, index + 1),)
-            if isinstance(made, bytes):
-                results += frames.pack(frames.ResultHeader("json", items, ids=ids), [made])
-                outcomes.append(Outcome.SUCCEEDED)
-            else:
-                results += frames.pack(frames.ResultHeader("none", items, "failed", ids, errors=(made,)), [])
-                outcomes.append(Outcome.FAILED)
-        return Finish(ref, bytes(outcomes), results, engine_seconds=0.01)
-
-    def finish(self, finishes: Sequence[Finish], ping: bool = True, carry: bool = True) -> None:
-        """Writes them and tells the notifier, as the completer does."""
-        done = self.ledger.call(lambda tx: tx.finish(finishes, WORKER))
-        assert all(done.accepted)
-        if ping:
-            finals = tuple(job for job in done.jobs if job.final) if carry else ()
-            self.notifier.ping(Ping(tuple(job.id for job in done.jobs), finals))
-
-    def work(self, answer: RESULT_OF_ITEM = echo, **telling: bool) -> None:
-        """Runs every job committed so far."""
-        jobs, self.committed[:] = list(self.committed), []
-        for job in jobs:
-            self.finish(self.chunks_of(job, answer), **telling)
 
     async def until_committed(self, count: int = 1) -> None:
         await until(lambda: len(self.committed) >= count)
 
-    @contextlib.asynccontextmanager
-    async def working(self, answer: RESULT_OF_ITEM = echo) -> AsyncIterator[None]:
-        """A worker that runs what comes for as long as the context lasts."""
-        stop = False
 
-        def run() -> None:
-            while not stop:
-                if self.committed:
-                    self.work(answer)
-                time.sleep(0.001)
-
-        running = asyncio.get_running_loop().run_in_executor(None, run)
-        try:
-            yield
-        finally:
-            stop = True
-            await running
+# -- asking
 
 
-def tensor_results(header: frames.PayloadHeader, parts: Sequence[memoryview]) -> bytes:
-    """y = the first two of x, for `rows` payloads of one FP32 [4] column."""
-    rows = bytes(parts[0])
-    data = b"".join(rows[at : at + 8] for at in range(0, len(rows), 16))
-    return frames.pack(
-        frames.ResultHeader("rows", header.items, ids=header.ids, columns=(frames.Column("y", "FP32", (2,)),)), [data]
-    )
+def run(kit: Kit, test: Callable[[httpx.AsyncClient], Awaitable[None]], **client: Any) -> None:
+    """Runs a test that asks by a client of the kit."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60), kit.client(**client) as made:
+            await test(made)
+
+    asyncio.run(main())
+
+
+async def submit(client: httpx.AsyncClient, count: int, **fields: Any) -> str:
+    """A job of `count` items; gives its address."""
+    items = [{"id": f"doc-{at}", "input": {"id": at}} for at in range(count)]
+    answer = await client.post("/v1/jobs", json={"model": "echo", "items": items, **fields})
+    assert answer.status_code == 202
+    path: str = answer.headers["location"]
+    return path
+
+
+def lines_of(answer: httpx.Response) -> list[dict[str, Any]]:
+    """Result lines."""
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/jsonl"
+    return [json.loads(line) for line in answer.text.splitlines()]
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -251,15 +205,3 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         await asyncio.sleep(0.002)
-
-
-class FullLedger:
-    """Refuses every submission."""
-
-    last_progress = time.monotonic()
-
-    def submit(self, job: NewJob, sink: object) -> None:
-        raise Unavailable("10000 submissions wait for the ledger already", timedelta(seconds=2))
-
-    def post(self, change: object) -> Any:
-        raise Unavailable("the ledger is stopping")

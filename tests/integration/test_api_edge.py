@@ -1,12 +1,9 @@
 """The edge itself: keys, unknown addresses, errors, health, models, the document, the admin listener."""
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,24 +16,9 @@ from api.front import check_serving
 from api.problems import TYPES
 from jobs.errors import StoreError, Unavailable
 from jobs.models.catalog import Catalog
-from tests.integration.api_kit import ADMIN_KEY, FullLedger, Kit, models
+from tests.integration.api_kit import ADMIN_KEY, FullLedger, Kit, models, run
 
 ECHO = {"model": "echo", "input": 1}
-
-
-@pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
-    made = Kit(tmp_path)
-    yield made
-    made.close()
-
-
-def run(kit: Kit, test: Callable[[httpx.AsyncClient], Awaitable[None]], **client: Any) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(60), kit.client(**client) as made:
-            await test(made)
-
-    asyncio.run(main())
 
 
 def test_s2_every_route_but_the_open_ones_needs_a_key(kit: Kit) -> None:
@@ -235,15 +217,15 @@ def test_the_admin_listener_has_its_own_key_and_nothing_else(kit: Kit) -> None:
         for path in ("/v1/jobs", "/health/live", "/openapi.json", "/admin/v1/tenants", "/"):
             assert (await client.get(path)).status_code == 404
 
-    run(kit, test, key=ADMIN_KEY, admin=True)
+    run(kit, test, key=ADMIN_KEY, app=kit.admin)
 
     async def locked(client: httpx.AsyncClient) -> None:
         for path in ("/admin/v1/workers", "/v1/jobs", "/health/live"):
             answer = await client.get(path)
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
 
-    run(kit, locked, admin=True)
-    run(kit, locked, key=None, admin=True)
+    run(kit, locked, app=kit.admin)
+    run(kit, locked, key=None, app=kit.admin)
 
     async def not_here(client: httpx.AsyncClient) -> None:
         assert (await client.get("/admin/v1/workers")).status_code == 404

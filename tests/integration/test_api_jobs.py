@@ -1,37 +1,13 @@
-"""POST /v1/jobs, GET /v1/jobs/{id}, list and cancel: real ledger and store, a scripted worker."""
+"""Jobs as a client sees them: submitted once, read, listed and cancelled."""
 
 import asyncio
-import json
-import time
-from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
-from jobs import frames
 from jobs.clock import system_clock
-from tests.integration.api_kit import AUTH, OTHER_KEY, Kit, until
-
-ECHO = {"model": "echo", "input": {"id": 17, "value": 3}}
-FAILED = frames.ResultError("handler_error", "RuntimeError: boom", False, "predict")
-
-
-@pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
-    made = Kit(tmp_path)
-    yield made
-    made.close()
-
-
-def run(kit: Kit, test: Callable[[httpx.AsyncClient], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(60), kit.client() as client:
-            await test(client)
-
-    asyncio.run(main())
+from tests.integration.api_kit import AUTH, ECHO, FAILED, OTHER_KEY, Kit, lines_of, run, submit, until
 
 
 def test_submit_read_and_the_answer_in_the_job(kit: Kit) -> None:
@@ -64,61 +40,6 @@ def test_a_failed_single_input_shows_its_error(kit: Kit) -> None:
         }  # fmt: skip
         listed = (await client.get("/v1/jobs")).json()["data"]
         assert listed == [job]
-
-    run(kit, test)
-
-
-@pytest.mark.parametrize("carry", [True, False])
-def test_prefer_wait_gives_the_finished_job(kit: Kit, carry: bool) -> None:
-    async def test(client: httpx.AsyncClient) -> None:
-        kit.on_commit = lambda jobs: None
-        asking = asyncio.create_task(client.post("/v1/jobs", json=ECHO, headers={"prefer": "wait=100"}))
-        await kit.until_committed()
-        kit.work(carry=carry)
-        answer = await asking
-        assert answer.status_code == 200
-        assert answer.headers["preference-applied"] == "wait=60"
-        assert answer.json()["output"] == {"id": 17, "value": 3}
-        assert len(kit.app.front.waiters) == 0
-
-    run(kit, test)
-
-
-def test_prefer_wait_in_vain_is_202(kit: Kit) -> None:
-    async def test(client: httpx.AsyncClient) -> None:
-        answer = await client.post("/v1/jobs", json=ECHO, headers={"prefer": "respond-async, wait=1"})
-        assert answer.status_code == 202
-        assert answer.headers["preference-applied"] == "wait=1"
-        assert answer.json()["state"] == "queued"
-        assert "location" in answer.headers
-
-    run(kit, test)
-
-
-@pytest.mark.parametrize("ping", [True, False])
-def test_get_wait_is_woken_by_the_ping_or_by_the_floor(kit: Kit, ping: bool) -> None:
-    async def test(client: httpx.AsyncClient) -> None:
-        path = (await client.post("/v1/jobs", json=ECHO)).headers["location"]
-        began = time.monotonic()
-        asking = asyncio.create_task(client.get(f"{path}?wait=30"))
-        await until(lambda: len(kit.app.front.waiters) == 1)
-        kit.work(ping=ping)
-        assert (await asking).json()["state"] == "succeeded"
-        assert time.monotonic() - began < 5
-        assert (await client.get(f"{path}?wait=30")).json()["state"] == "succeeded"
-
-    run(kit, test)
-
-
-def test_a21_answers_of_one_batch_go_to_their_own_callers(kit: Kit) -> None:
-    async def test(client: httpx.AsyncClient) -> None:
-        async with kit.working():
-            for round_ in range(30):
-                bodies = [{"model": "echo", "input": {"id": round_ * 3 + at, "value": at}} for at in range(3)]
-                answers = await asyncio.gather(
-                    *[client.post("/v1/jobs", json=body, headers={"prefer": "wait=20"}) for body in bodies]
-                )
-                assert [answer.json()["output"] for answer in answers] == [body["input"] for body in bodies]
 
     run(kit, test)
 
@@ -176,8 +97,8 @@ def test_a_large_item_goes_by_blob_and_comes_back(kit: Kit) -> None:
         await kit.until_committed()
         assert len(kit.blobs.keys("payloads/")) == 1
         kit.work()
-        lines = (await client.get(f"{answer.headers['location']}/results")).text.splitlines()
-        assert json.loads(lines[1])["output"] == large
+        lines = lines_of(await client.get(f"{answer.headers['location']}/results"))
+        assert [line["output"] for line in lines] == [1, large]
         # What is not written leaves nothing behind: neither a replay nor a refusal.
         key = {"idempotency-key": "large"}
         body = {"model": "echo", "input": large}
@@ -240,8 +161,7 @@ def test_cancel_queued_running_and_ended(kit: Kit) -> None:
     async def test(client: httpx.AsyncClient) -> None:
         pings = []
         kit.notifier.subscribe(pings.append)
-        items = {"model": "echo", "items": [{"input": at} for at in range(100)]}
-        path = (await client.post("/v1/jobs", json=items)).headers["location"]
+        path = await submit(client, 100)
         await kit.until_committed()
         kit.finish(kit.chunks_of(kit.committed[0], only=[0]))
         waiting = asyncio.create_task(client.get(f"{path}?wait=30"))
@@ -256,7 +176,7 @@ def test_cancel_queued_running_and_ended(kit: Kit) -> None:
         again = await client.post(f"{path}/cancel")
         assert (again.status_code, again.json()["code"]) == (409, "conflict")
         assert (await client.get(path)).json() == job
-        lines = [json.loads(line) for line in (await client.get(f"{path}/results")).text.splitlines()]
+        lines = lines_of(await client.get(f"{path}/results"))
         assert [line["index"] for line in lines] == list(range(100))
         assert [line["state"] for line in lines] == ["succeeded"] * 64 + ["cancelled"] * 36
         assert lines[99]["error"] is None
@@ -267,8 +187,7 @@ def test_cancel_queued_running_and_ended(kit: Kit) -> None:
 
 def test_a36_cancel_while_a_chunk_runs_tells_the_worker(kit: Kit) -> None:
     async def test(client: httpx.AsyncClient) -> None:
-        items = {"model": "echo", "items": [{"input": at} for at in range(10)]}
-        path = (await client.post("/v1/jobs", json=items)).headers["location"]
+        path = await submit(client, 10)
         await kit.until_committed()
         finishes = kit.chunks_of(kit.committed[0])
         first = await client.post(f"{path}/cancel")
@@ -292,8 +211,7 @@ def test_the_documented_routes_answer_as_the_thin_path_does(kit: Kit) -> None:
         async def behind(scope: Any, receive: Any, send: Any) -> None:
             await kit.app.routes({**scope, "batchyard.key": key, "batchyard.request_id": "req_1"}, receive, send)
 
-        transport = httpx.ASGITransport(behind)
-        async with httpx.AsyncClient(transport=transport, base_url="http://api") as routes:
+        async with kit.client(app=behind) as routes:
             assert (await routes.get(path)).json() == (await client.get(path)).json()
             made = await routes.post("/v1/jobs", json=ECHO)
             assert (made.status_code, made.json()["state"]) == (202, "queued")

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,38 +16,11 @@ from hypothesis import strategies as st
 from api import body as body_module
 from api.app import create_app
 from jobs.settings import Limits, Settings
-from tests.integration.api_kit import AUTH, READER_KEY, FullLedger, Kit
-
-ECHO = {"model": "echo", "input": {"id": 17, "value": 3}}
-
-
-@pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
-    made = Kit(tmp_path)
-    yield made
-    made.close()
-
-
-def run(kit: Kit, test: Callable[[httpx.AsyncClient], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(60), kit.client() as client:
-            await test(client)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("query", ["wait=x", "wait=-1", "wait=", "weit=1", "wait=1e3", "wait=nan"])
-def test_a_wrong_wait_is_refused(kit: Kit, query: str) -> None:
-    async def test(client: httpx.AsyncClient) -> None:
-        path = (await client.post("/v1/jobs", json=ECHO)).headers["location"]
-        assert (await client.get(f"{path}?{query}")).status_code == 400
-
-    run(kit, test)
+from tests.integration.api_kit import AUTH, ECHO, READER_KEY, FullLedger, Kit, run, submit
 
 
 def test_limits_come_before_anything_is_kept(kit: Kit, tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
-    small = Kit(tmp_path / "small", settings=Settings(limits=Limits(request_bytes=1000)))
     sent = 0
 
     async def stream() -> AsyncIterator[bytes]:
@@ -66,10 +40,8 @@ def test_limits_come_before_anything_is_kept(kit: Kit, tmp_path: Path) -> None:
         exact += b" " * (1000 - len(exact))
         assert (await client.post("/v1/jobs", content=exact, headers=json_type)).status_code == 202
 
-    try:
+    with closing(Kit(tmp_path / "small", settings=Settings(limits=Limits(request_bytes=1000)))) as small:
         run(small, test)
-    finally:
-        small.close()
 
     async def too_many(client: httpx.AsyncClient) -> None:
         refused = await client.post("/v1/jobs", json={"model": "nothing", "items": [{"input": 1}] * 1001})
@@ -99,10 +71,6 @@ def test_other_media_types_are_415(kit: Kit, headers: dict[str, str]) -> None:
 def test_a_body_that_stalls_is_given_up(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body_module, "READ_SECONDS", 0.05)
 
-    async def stall() -> AsyncIterator[bytes]:
-        yield b"{"
-        await asyncio.sleep(30)
-
     async def test(client: httpx.AsyncClient) -> None:
         sent: list[dict[str, Any]] = []
         parts = [{"type": "http.request", "body": b"{", "more_body": True}]
@@ -110,7 +78,7 @@ def test_a_body_that_stalls_is_given_up(kit: Kit, monkeypatch: pytest.MonkeyPatc
         async def receive() -> dict[str, Any]:
             if parts:
                 return parts.pop()
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()  # nothing more ever comes
             raise AssertionError
 
         async def send(message: Any) -> None:
@@ -146,23 +114,46 @@ def test_a_full_ledger_is_503_and_writes_nothing(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "pointer"),
+    ("path", "query", "pointer"),
     [
-        ("after=nonsense", "/query/after"),
-        ("limit=0", "/query/limit"),
-        ("limit=201", "/query/limit"),
-        ("limit=x", "/query/limit"),
-        ("state=done", "/query/state"),
-        ("created_after=2026-11-30T17:00:00", "/query/created_after"),
-        ("colour=red", "/query/colour"),
+        ("/v1/jobs", "after=nonsense", "/query/after"),
+        ("/v1/jobs", "limit=0", "/query/limit"),
+        ("/v1/jobs", "limit=201", "/query/limit"),
+        ("/v1/jobs", "limit=x", "/query/limit"),
+        ("/v1/jobs", "state=done", "/query/state"),
+        ("/v1/jobs", "created_after=2026-11-30T17:00:00", "/query/created_after"),
+        ("/v1/jobs", "colour=red", "/query/colour"),
+        ("{job}", "wait=x", "/query/wait"),
+        ("{job}", "wait=-1", "/query/wait"),
+        ("{job}", "wait=", "/query/wait"),
+        ("{job}", "weit=1", "/query/weit"),
+        ("{job}", "wait=1e3", "/query/wait"),
+        ("{job}", "wait=nan", "/query/wait"),
+        ("{job}/results", "from_index=-1", "/query/from_index"),
+        ("{job}/results", "from_index=x", "/query/from_index"),
+        ("{job}/results", "limit=0", "/query/limit"),
+        ("{job}/results", "limit=1e3", "/query/limit"),
+        ("{job}/results", "state=queued", "/query/state"),
+        ("{job}/results", "colour=1", "/query/colour"),
     ],
 )
-def test_a_wrong_list_query_names_its_parameter(kit: Kit, query: str, pointer: str) -> None:
+def test_a_wrong_query_names_its_parameter(kit: Kit, path: str, query: str, pointer: str) -> None:
     async def test(client: httpx.AsyncClient) -> None:
-        answer = await client.get(f"/v1/jobs?{query}")
+        answer = await client.get(f"{path.format(job=await submit(client, 1))}?{query}")
         assert answer.status_code == 400
         assert answer.headers["content-type"] == "application/problem+json"
         assert [finding["pointer"] for finding in answer.json()["errors"]] == [pointer]
+
+    run(kit, test)
+
+
+@pytest.mark.parametrize("query", ["order=completion", "include=retries", "after=x"])
+def test_what_does_not_exist_yet_is_refused(kit: Kit, query: str) -> None:
+    async def test(client: httpx.AsyncClient) -> None:
+        path = await submit(client, 1)
+        answer = await client.get(f"{path}/results?{query}")
+        assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "not_available")
+        assert "not available yet" in answer.json()["detail"]
 
     run(kit, test)
 
@@ -209,9 +200,8 @@ _NEARLY = st.fixed_dictionaries(
 )
 
 
-def test_whatever_comes_is_taken_or_refused_and_never_an_error(tmp_path: Path) -> None:
+def test_whatever_comes_is_taken_or_refused_and_never_an_error(kit: Kit) -> None:
     """No body gives 5xx (but for the model that was never loaded), and none that is refused is written."""
-    kit = Kit(tmp_path)
 
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
@@ -245,4 +235,3 @@ def test_whatever_comes_is_taken_or_refused_and_never_an_error(tmp_path: Path) -
             check()
         finally:
             runner.run(client.aclose())
-            kit.close()

@@ -1,9 +1,8 @@
-"""Result lines, events and links: what comes out, while a job runs and after it."""
+"""Result lines and links: what comes out, while a job runs and after it."""
 
-import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,46 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from api import events as events_module
-from api import waiters as waiters_module
 from api.results import PAGE
 from jobs import frames
 from jobs.records import ChunkRef, Finish, NewChunk
 from jobs.settings import Settings
 from jobs.states import Outcome
 from tests.contracts.store_kit import ManualClock
-from tests.integration.api_kit import OTHER_KEY, Kit, until
-
-FAILED = frames.ResultError("handler_error", "RuntimeError: boom", False, "predict")
-
-
-@pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
-    made = Kit(tmp_path)
-    yield made
-    made.close()
-
-
-def run(kit: Kit, test: Callable[[httpx.AsyncClient], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(60), kit.client() as client:
-            await test(client)
-
-    asyncio.run(main())
-
-
-async def submit(client: httpx.AsyncClient, count: int, **fields: Any) -> str:
-    items = [{"id": f"doc-{at}", "input": {"id": at}} for at in range(count)]
-    answer = await client.post("/v1/jobs", json={"model": "echo", "items": items, **fields})
-    assert answer.status_code == 202
-    path: str = answer.headers["location"]
-    return path
-
-
-def lines_of(answer: httpx.Response) -> list[dict[str, Any]]:
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"] == "application/jsonl"
-    return [json.loads(line) for line in answer.text.splitlines()]
+from tests.integration.api_kit import FAILED, Kit, lines_of, run, submit
 
 
 def next_of(answer: httpx.Response) -> tuple[str, int]:
@@ -194,29 +160,8 @@ def test_long_results_are_streamed_in_pages(kit: Kit) -> None:
     run(kit, test)
 
 
-@pytest.mark.parametrize("query", ["order=completion", "include=retries", "after=x"])
-def test_what_does_not_exist_yet_is_refused(kit: Kit, query: str) -> None:
-    async def test(client: httpx.AsyncClient) -> None:
-        path = await submit(client, 1)
-        answer = await client.get(f"{path}/results?{query}")
-        assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "not_available")
-        assert "not available yet" in answer.json()["detail"]
-
-    run(kit, test)
-
-
-@pytest.mark.parametrize("query", ["from_index=-1", "limit=0", "state=queued", "from_index=x", "colour=1", "limit=1e3"])
-def test_wrong_queries_are_400(kit: Kit, query: str) -> None:
-    async def test(client: httpx.AsyncClient) -> None:
-        path = await submit(client, 1)
-        assert (await client.get(f"{path}/results?{query}")).status_code == 400
-
-    run(kit, test)
-
-
 def test_results_past_their_retention_are_gone_but_the_job_is_not(tmp_path: Path) -> None:
     clock = ManualClock()
-    kit = Kit(tmp_path, clock)
 
     async def test(client: httpx.AsyncClient) -> None:
         path = await submit(client, 1, results_expire_after_seconds=60)
@@ -230,15 +175,12 @@ def test_results_past_their_retention_are_gone_but_the_job_is_not(tmp_path: Path
         assert "2026-11-30T17:01:00" in answer.json()["detail"]
         assert (await client.get(path)).json()["results_expire_at"] == "2026-11-30T17:01:00.000Z"
 
-    try:
+    with closing(Kit(tmp_path, clock)) as kit:
         run(kit, test)
-    finally:
-        kit.close()
 
 
 def test_a_large_output_is_a_link_that_needs_no_key_until_it_expires(tmp_path: Path) -> None:
     clock = ManualClock()
-    kit = Kit(tmp_path, clock, Settings(link_life=timedelta(seconds=5)))
     content = b'"' + b"x" * 3_000_000 + b'"'
 
     async def test(client: httpx.AsyncClient) -> None:
@@ -267,81 +209,5 @@ def test_a_large_output_is_a_link_that_needs_no_key_until_it_expires(tmp_path: P
             kit.blobs.delete("results/a")
             assert (await anyone.get(links[1])).status_code == 404
 
-    try:
+    with closing(Kit(tmp_path, clock, Settings(link_life=timedelta(seconds=5)))) as kit:
         run(kit, test)
-    finally:
-        kit.close()
-
-
-def parse_events(text: str) -> list[tuple[str, str, dict[str, Any]]]:
-    parsed = []
-    for block in text.split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and not line.startswith(":"))
-        if "event" in fields:
-            parsed.append((fields["event"], fields["id"], json.loads(fields["data"])))
-    return parsed
-
-
-def test_events_tell_progress_and_the_end(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiters_module, "FLOOR_SECONDS", 0.02)
-    monkeypatch.setattr(events_module, "PROGRESS_SECONDS", 0.02)
-
-    async def test(client: httpx.AsyncClient) -> None:
-        path = await submit(client, 100)
-        await kit.until_committed()
-        job = kit.committed[0]
-        following = asyncio.create_task(client.get(f"{path}/events"))
-        await until(lambda: len(kit.app.front.waiters) == 1)
-        kit.finish(kit.chunks_of(job, only=[0]))
-        for _ in range(20):
-            await asyncio.sleep(0.02)
-        kit.finish(kit.chunks_of(job, only=[1]))
-        answer = await following
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        told = parse_events(answer.text)
-        assert [(kind, id_) for kind, id_, _ in told] == [
-            ("progress", "0"), ("progress", "64"), ("state", "final"),
-        ]  # fmt: skip
-        assert told[1][2]["counts"]["succeeded"] == 64
-        assert set(told[1][2]) == {"counts", "rate_per_second", "eta_at"}
-        assert told[1][2]["rate_per_second"] > 0
-        assert told[2][2] == (await client.get(path)).json()
-        assert len(kit.app.front.waiters) == 0
-        # Once more: what it has seen already is not told again.
-        assert (await client.get(f"{path}/events", headers={"last-event-id": "final"})).status_code == 204
-        again = await client.get(f"{path}/events", headers={"last-event-id": "64"})
-        assert [kind for kind, _, _ in parse_events(again.text)] == ["state"]
-
-    run(kit, test)
-
-
-def test_last_event_id_is_honoured_and_silence_is_kept_alive(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "PROGRESS_SECONDS", 0.01)
-    monkeypatch.setattr(events_module, "KEEP_ALIVE_SECONDS", 0.02)
-
-    async def test(client: httpx.AsyncClient) -> None:
-        path = await submit(client, 100)
-        await kit.until_committed()
-        kit.finish(kit.chunks_of(kit.committed[0], only=[0]))
-        following = asyncio.create_task(client.get(f"{path}/events", headers={"last-event-id": "64"}))
-        await until(lambda: len(kit.app.front.waiters) == 1)
-        for _ in range(10):
-            await asyncio.sleep(0.01)
-        kit.app.drain()
-        text = (await following).text
-        assert parse_events(text) == []
-        assert ": still here" in text
-
-    run(kit, test)
-
-
-def test_event_clients_are_bounded(kit: Kit) -> None:
-    async def test(client: httpx.AsyncClient) -> None:
-        path = await submit(client, 1)
-        kit.app.front.events._limit = 0
-        answer = await client.get(f"{path}/events")
-        assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
-        async with kit.client(OTHER_KEY) as stranger:
-            assert (await stranger.get(f"{path}/events")).status_code == 404
-
-    run(kit, test)

@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import httpx
 import pytest
@@ -16,13 +15,6 @@ from jobs.settings import Settings
 from tests.integration.api_kit import ADMIN_KEY, AUTH, KEY, Kit, until
 
 ECHO = {"model": "echo", "input": 1}
-
-
-@pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
-    made = Kit(tmp_path)
-    yield made
-    made.close()
 
 
 @dataclass

@@ -1,35 +1,24 @@
-"""Models as a worker meets them: unsound ones, reload, several instances, deadlines."""
+"""Models as a worker meets them: unsound ones, new and broken and vanished versions, talkative handlers."""
 
-from datetime import UTC, datetime, timedelta
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper
 
 from jobs.models.catalog import VersionState
 from jobs.states import JobState
-from tests.integration.yard import (
-    Answer,
-    Array,
-    copy_models,
-    echoed,
-    json_job,
-    rows_job,
-    running,
-    slow_job,
-)
+from tests.integration.yard import Yard, living
+from tests.integration.yard_jobs import Array, json_job, rows_job
 from tests.unit.repositories import double, graph, onnx_model, python_model
 
-SECOND = timedelta(seconds=1)
-SMALL = {"slow": ("max_size: 32", "max_size: 5")}
+SAMPLE = "sample: [{id: 1}]\n"
 ECHO = """
 class Handler:
     def predict(self, inputs, parameters):
         return [{"by": NAME, "id": item["id"]} for item in inputs]
 """
-
-
-# -- models
 
 
 def not_batch_first() -> bytes:
@@ -60,7 +49,7 @@ def test_a22_models_that_cannot_batch_are_found_and_still_right(tmp_path: Path) 
         ("reduced", x, 0 * x),
         ("second", x.reshape(6, 2, 2), x.reshape(6, 2, 2)),
     ]
-    with running(tmp_path / "yard", root) as yard:
+    with Yard(tmp_path) as yard:
         jobs = [rows_job(name, given) for name, given, _ in cases]
         lone = [rows_job(name, given[at : at + 1]) for name, given, _ in cases for at in range(6)]
         yard.run(*jobs, *lone)
@@ -82,8 +71,8 @@ def by(name: str) -> str:
 
 def test_reload_shows_what_is_new_and_keeps_what_works(tmp_path: Path) -> None:
     root = tmp_path / "models"
-    folder = python_model(root, "echo", by("one"), extra="sample: [{id: 1}]\n")
-    with running(tmp_path / "yard", root) as yard:
+    folder = python_model(root, "echo", by("one"), extra=SAMPLE)
+    with Yard(tmp_path) as yard:
 
         def answered_by(version: str) -> str:
             job = json_job("echo", [0, 1, 2], version=version)
@@ -127,9 +116,9 @@ def test_reload_shows_what_is_new_and_keeps_what_works(tmp_path: Path) -> None:
 def test_a_version_that_cannot_be_loaded_lets_jobs_wait_or_fail_as_it_says(tmp_path: Path) -> None:
     root = tmp_path / "models"
     broken = "raise RuntimeError('no weights here')\n"
-    folder = python_model(root, "waits", broken, extra="sample: [{id: 1}]\n")
-    python_model(root, "fails", broken, extra="unavailable: fail\nsample: [{id: 1}]\n")
-    with running(tmp_path / "yard", root) as yard:
+    folder = python_model(root, "waits", broken, extra=SAMPLE)
+    python_model(root, "fails", broken, extra=f"unavailable: fail\n{SAMPLE}")
+    with Yard(tmp_path) as yard:
         for _ in range(2):  # the second comes while it is known to be unavailable
             failing = json_job("fails", [0, 1])
             (ended,) = yard.run(failing)
@@ -144,38 +133,39 @@ def test_a_version_that_cannot_be_loaded_lets_jobs_wait_or_fail_as_it_says(tmp_p
         assert ended.state is JobState.SUCCEEDED
 
 
-def test_two_instances_share_the_work_and_isolate_all_the_same(tmp_path: Path) -> None:
-    two = ("batch: {max_size: 32", "instances: 2\nbatch: {max_size: 4")
-    root = copy_models(tmp_path / "models", "slow", "exit_if", slow=two, exit_if=two)
-    with running(tmp_path / "yard", root) as yard:
-        runner = yard.runner("slow")
-        pids = [instance.process.pid for instance in runner.instances]
-        assert len(set(pids)) == 2
-        slow = [slow_job(64, 5) for _ in range(2)]
-        exiting = json_job("exit_if", [667 if at == 13 else at for at in range(32)])
-        yard.submit(*slow, exiting)
-        yard.until(lambda: all(instance.busy for instance in runner.instances))
-        ended = yard.wait(*slow, exiting)
-        assert [job.state for job in ended] == [JobState.SUCCEEDED] * 2 + [JobState.PARTIALLY_FAILED]
-        assert [yard.answers(job) for job in slow] == [echoed(list(range(64)))] * 2
-        right = echoed(list(range(32))) | {13: Answer("failed", None, "process_died", 2)}
-        assert yard.answers(exiting) == right
-        yard.until_nothing_is_held()
+def test_a_version_that_is_gone_ends_and_its_engine_with_it(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    for name in ("stays", "gone"):
+        python_model(root, name, by(name), extra=SAMPLE)
+    with Yard(tmp_path) as yard:
+        gone, stays = yard.engine("gone"), yard.engine("stays")
+        shutil.rmtree(root / "gone")
+        assert yard.supervisor.reload() == {"stays@1": "ready"}
+        assert yard.catalog.find("gone") is None
+        yard.until(lambda: living([gone]) == [])
+        job = json_job("stays", [7])
+        yard.run(job)
+        assert yard.answers(job)[0].output == {"by": "stays", "id": 0}
+        assert yard.engine("stays") == stays, "what did not change goes on"
 
 
-def test_a_deadline_ends_what_waits_and_what_runs(tmp_path: Path) -> None:
-    root = copy_models(tmp_path / "models", "slow", **SMALL)
-    with running(tmp_path / "yard", root) as yard:
-        soon = datetime.now(UTC) + 0.6 * SECOND
-        late = slow_job(20, 60, cut=5, deadline_at=soon)
-        queued = slow_job(1, 0, queue_deadline_at=soon)
-        blocking = json_job("slow", [{"id": 0, "value": 0, "ms": 1500}, {"id": 1, "value": 1, "ms": 0}])
-        yard.submit(late)
-        yard.until_flying("slow")
-        yard.submit(blocking, queued)
-        ended = yard.wait(late, queued, blocking)
-        assert ended[0].state is JobState.EXPIRED
-        assert ended[0].counts.succeeded + ended[0].counts.expired == 20
-        assert ended[1].state in (JobState.EXPIRED, JobState.SUCCEEDED)
-        assert ended[2].state is JobState.SUCCEEDED
-        yard.until_nothing_is_held()
+CHATTY = """
+class Handler:
+    def predict(self, inputs, parameters):
+        for n in range(5000):
+            print("line", n)
+        return inputs
+"""
+
+
+def test_what_handlers_print_is_in_the_log_and_never_without_bound(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    python_model(tmp_path / "models", "chatty", CHATTY, extra=SAMPLE)
+    with caplog.at_level("INFO", logger="batchyard.engine"), Yard(tmp_path) as yard:
+        (ended,) = yard.run(json_job("chatty", [1]))
+        assert ended.state is JobState.SUCCEEDED
+        yard.stop()
+    lines = [record.message for record in caplog.records if ": line " in record.message]
+    assert lines
+    assert len(lines) < 2000

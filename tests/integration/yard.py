@@ -1,35 +1,41 @@
-"""Jobs through a worker with real engine children, told item by item as `/results` would tell them."""
+"""The worker's side as the local stack wires it, with real engine children and no HTTP: jobs go into the ledger and
+come out of it."""
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-import msgspec
-import numpy as np
+import psutil
 
-from jobs import frames, ranges
-from jobs.ids import new_id
+from batchyard.local.bootstrap import Parts
+from batchyard.local.data import Keys
+from jobs import ranges
+from jobs.errors import BatchyardError
 from jobs.models.catalog import ModelVersion
 from jobs.notifier import Ping
-from jobs.records import Job, NewChunk, NewJob
-from jobs.states import JobState, Outcome, Priority
-from jobs.tensors.binary import from_bytes
+from jobs.records import Job, NewJob, Submitted
+from jobs.settings import Settings
+from jobs.states import JobState, Outcome
 from tests.contracts.store_kit import SqliteAdapter
-from tests.integration.worker_kit import PATIENCE, TENANT, Worker
+from tests.integration.yard_jobs import TENANT, Answer, lines_of
 from tests.models.make import ARTIFACTS, FOLDER
-from tests.unit.children import json_payload, ragged_payload, rows_payload
 from workers.runner import Runner
 
-Array = np.ndarray[Any, Any]
+PATIENCE = 30.0
+Changes = Mapping[str, tuple[str, str]]
+"""By model: a text of its model.yaml, and what is put in its place."""
+
+SMALL: Changes = {"slow": ("max_size: 32", "max_size: 5")}
 
 
-def copy_models(root: Path, *names: str, **changes: tuple[str, str]) -> Path:
-    """Test models copied into `root`; `changes` by name: a text of its model.yaml and what is put in its place."""
+def copy_models(root: Path, names: Sequence[str], changes: Changes) -> None:
+    """Test models copied into `root`."""
+    root.mkdir(exist_ok=True)
     for name in names:
         shutil.copytree(FOLDER / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         if name in ARTIFACTS:
@@ -39,38 +45,58 @@ def copy_models(root: Path, *names: str, **changes: tuple[str, str]) -> Path:
             text = file.read_text()
             assert old in text
             file.write_text(text.replace(old, new))
-    return root
 
 
-@dataclass(frozen=True)
-class Answer:
-    state: str
-    output: Any = None
-    code: str | None = None
-    attempts: int | None = None
+def living(pids: Sequence[int]) -> list[int]:
+    """Of these processes, also those that are dead and not waited for."""
+    return [pid for pid in pids if psutil.pid_exists(pid)]
 
 
 class Yard:
-    """A worker that can be stopped and started again on the same data."""
+    """A worker that can be stopped and started again on the same data; ends with the `with` block.
 
-    def __init__(self, data: Path, models: Path, **settings: Any) -> None:
-        self._data = data
-        self._models = models
+    Serves `folder / "models"`: the test models that are named, and what a test has put there before.
+    """
+
+    def __init__(self, folder: Path, *models: str, changes: Changes | None = None, **settings: Any) -> None:
+        self.models = folder / "models"
+        copy_models(self.models, models, changes or {})
+        self._data = folder / "data"
+        self._data.mkdir()
         self._settings = {"cancel_grace": timedelta(seconds=2)} | settings
         self._changed = threading.Condition()
         self.finals: dict[str, int] = {}  # how often each job was said to have ended
         self.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
     def start(self) -> None:
-        self.worker = Worker(self._data, self._models, **self._settings)
-        self.supervisor = self.worker.supervisor
-        self.store = self.worker.services.store
-        self.catalog = self.worker.services.catalog
-        self.blobs = self.worker.services.blobs
-        self.worker.services.notifier.subscribe(self._told)
+        settings = Settings(data=self._data, models=self.models, **self._settings)
+        self.parts = Parts(settings, self.models, Keys("bysk_a", "bysk_b"))
+        self.services = self.parts.services
+        self.supervisor = self.parts.supervisor
+        self.store = self.services.store
+        self.catalog = self.services.catalog
+        self.blobs = self.services.blobs
+        self._stopped = False
+        self.services.notifier.subscribe(self._told)
+        self.parts.start()
+        self.parts.start_workers()
+        assert self.parts.wait_loaded(PATIENCE)
 
     def stop(self, drain: float = 10.0) -> None:
-        self.worker.stop(drain)
+        """No engine process is left behind."""
+        if self._stopped:
+            return
+        self._stopped = True
+        (worker,) = self.supervisor.workers()
+        object.__setattr__(self.parts.settings, "drain", timedelta(seconds=drain))
+        self.parts.stop()
+        assert living(worker.engines) == []
 
     def _told(self, ping: Ping) -> None:
         with self._changed:
@@ -81,7 +107,18 @@ class Yard:
     # -- jobs
 
     def submit(self, *jobs: NewJob) -> None:
-        self.worker.submit(*jobs)
+        answers: list[Submitted | BatchyardError] = []
+        done = threading.Event()
+
+        def sink(some: list[tuple[NewJob, Submitted | BatchyardError]]) -> None:
+            answers.extend(answer for _, answer in some)
+            if len(answers) == len(jobs):
+                done.set()
+
+        for job in jobs:
+            self.services.ledger.submit(self.services.publisher.admit(job), sink)
+        assert done.wait(PATIENCE)
+        assert all(isinstance(answer, Submitted) for answer in answers), answers
 
     def wait(self, *jobs: NewJob, patience: float = PATIENCE) -> list[Job]:
         """The jobs as they ended, which somebody was told of."""
@@ -100,17 +137,19 @@ class Yard:
 
     def cancel(self, job: NewJob) -> None:
         """As the API does it."""
-        services = self.worker.services
-        stopped = services.ledger.call(lambda tx: tx.stop(TENANT, job.id, JobState.CANCELLED, None, False))
+        stopped = self.services.ledger.call(lambda tx: tx.stop(TENANT, job.id, JobState.CANCELLED, None, False))
         assert stopped is not None
         finals = (stopped.job,) if stopped.changed and stopped.job.final else ()
-        services.notifier.ping(Ping((job.id,), finals=finals, stopped=(job.id,)))
+        self.services.notifier.ping(Ping((job.id,), finals=finals, stopped=(job.id,)))
 
     def answers(self, job: NewJob) -> dict[int, Answer]:
         """By item index, what is decided of it; no item twice."""
         found: dict[int, Answer] = {}
         for chunk in self.store.results(job.id, 0, job.total):
-            lines = dict(_lines(chunk.results or b""))
+            told = list(lines_of(chunk.results or b"", self.blobs))
+            lines = dict(told)
+            assert len(lines) == len(told), "an item has two lines"
+            assert lines.keys() <= set(ranges.indexes(chunk.items))
             for index, outcome in zip(ranges.indexes(chunk.items), chunk.outcomes, strict=True):
                 if outcome in (Outcome.MOVED, Outcome.PENDING):
                     assert index not in lines
@@ -140,7 +179,12 @@ class Yard:
         return self.supervisor.roster.runners[model, version]
 
     def engine(self, model: str, version: str = "1") -> int:
-        return self.worker.engine(model, version)
+        """The pid of its one engine process, once there is one."""
+        (instance,) = self.runner(model, version).instances
+        self.until(lambda: instance.process.pid is not None)
+        pid = instance.process.pid
+        assert pid is not None
+        return pid
 
     def flying(self, model: str) -> bool:
         """A batch is in an engine of it, and has reported a stage."""
@@ -151,12 +195,15 @@ class Yard:
         self.until(lambda: self.flying(model))
 
     def until(self, condition: Callable[[], object]) -> None:
-        self.worker.until(lambda: bool(condition()))
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come true in time"
+            threading.Event().wait(0.01)
 
     def until_nothing_is_held(self) -> None:
         """Neither by the worker nor on its way."""
         self.until(lambda: self.held() == 0)
-        self.until(lambda: self.worker.services.publisher._window.chunks == 0)
+        self.until(lambda: self.services.publisher._window.chunks == 0)
 
     def held(self) -> int:
         return sum(len(runner.holding.chunks()) for runner in self.supervisor.roster.watched())
@@ -165,79 +212,3 @@ class Yard:
         found = self.catalog.find(model, version)
         assert found is not None
         return found
-
-
-def _lines(results: bytes) -> Iterator[tuple[int, Answer]]:
-    for header, parts in frames.unpack_results(results):
-        indexes = list(ranges.indexes(header.items))
-        if header.kind == "none":
-            for index, error in zip(indexes, header.errors, strict=True):
-                yield index, Answer(header.state, None, error.code, header.attempts)
-            continue
-        for row, index in enumerate(indexes):
-            output: Any
-            if header.kind == "json":
-                output = msgspec.json.decode(parts[row]) if parts[row] else None
-            elif header.kind == "rows":
-                output = {
-                    c.name: from_bytes(part, c.datatype, (len(indexes), *c.shape))[row]
-                    for c, part in zip(header.columns, parts, strict=True)
-                }
-            else:
-                width = len(header.columns)
-                output = {
-                    c.name: from_bytes(parts[row * width + at], c.datatype, header.shapes[row][at])
-                    for at, c in enumerate(header.columns)
-                }
-            yield index, Answer(header.state, output, None, header.attempts)
-
-
-@contextmanager
-def running(data: Path, models: Path, **settings: Any) -> Iterator[Yard]:
-    yard = Yard(data, models, **settings)
-    try:
-        yield yard
-    finally:
-        yard.stop()
-
-
-def new_job(model: str, payloads: Sequence[bytes], counts: Sequence[int], **fields: Any) -> NewJob:
-    """A chunk for each payload."""
-    chunks: list[NewChunk] = []
-    start = 0
-    for seq, (payload, count) in enumerate(zip(payloads, counts, strict=True)):
-        chunks.append(NewChunk(seq, ((start, start + count),), payload))
-        start += count
-    given: dict[str, Any] = {
-        "id": new_id("job"), "tenant": TENANT, "model": model, "version": "1", "priority": Priority.NORMAL,
-        "single": False, "chunks": tuple(chunks), "created_at": datetime.now(UTC),
-        "run_timeout": timedelta(seconds=30), "max_attempts": 3, "input_bytes": sum(map(len, payloads)),
-    }  # fmt: skip
-    return NewJob(**(given | fields))
-
-
-def json_job(model: str, values: Sequence[Any], cut: int = 32, **fields: Any) -> NewJob:
-    """Values of items ``{"id": index, "value": value}``, or whole items (dicts); `cut` items a chunk."""
-    items = [value if isinstance(value, dict) else {"id": at, "value": value} for at, value in enumerate(values)]
-    parts = [items[at : at + cut] for at in range(0, len(items), cut)]
-    payloads = [json_payload(part, first=at * cut) for at, part in enumerate(parts)]
-    return new_job(model, payloads, [len(part) for part in parts], **fields)
-
-
-def slow_job(items: int, ms: int, cut: int = 32, fast: int = 0, **fields: Any) -> NewJob:
-    """Each item takes `ms` milliseconds, the first `fast` ones none."""
-    values = [{"id": at, "value": at, "ms": 0 if at < fast else ms} for at in range(items)]
-    return json_job("slow", values, cut, **fields)
-
-
-def rows_job(model: str, x: Array, **fields: Any) -> NewJob:
-    return new_job(model, [rows_payload({"x": x})], [len(x)], **fields)
-
-
-def ragged_job(model: str, rows: Sequence[Array], **fields: Any) -> NewJob:
-    return new_job(model, [ragged_payload([{"x": row} for row in rows])], [len(rows)], **fields)
-
-
-def echoed(values: Sequence[object]) -> dict[int, Answer]:
-    """What the json test models answer to these values."""
-    return {at: Answer("succeeded", {"id": at, "value": value}, None, 1) for at, value in enumerate(values)}

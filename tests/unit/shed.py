@@ -35,6 +35,7 @@ class FakeLedger:
         self.not_ours: set[str] = set()
         self.meanwhile: Callable[[], object] = lambda: None
         self.handed_back: list[ChunkRef] = []
+        self.released: list[ChunkRef] = []
         self.marked: list[ChunkRef] = []
         self.claimed: list[ChunkRef] = []
 
@@ -52,6 +53,10 @@ class FakeLedger:
     def mark_alone(self, refs: Sequence[ChunkRef]) -> list[bool]:
         self.marked += refs
         return [ref.job not in self.not_ours for ref in refs]
+
+    def release(self, refs: Sequence[ChunkRef]) -> int:
+        self.released += refs
+        return len(refs)
 
     def hand_back(self, refs: Sequence[ChunkRef]) -> int:
         self.handed_back += refs

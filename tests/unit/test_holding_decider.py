@@ -75,7 +75,7 @@ def test_what_waits_is_passed_on_and_what_flies_stays(shed: Shed) -> None:
     shed.form()
     waiting = shed.fetched("b")
     shed.take(waiting)
-    (passed,) = shed.holding.release()
+    (passed,) = shed.holding.let_go()
     assert (passed.message, passed.origin, passed.state) == (waiting.message, waiting.origin, Held.FETCHED)
     assert not waiting.live
     assert (shed.settled, shed.queued, shed.holding.chunks()) == ([], 0, [flying])
@@ -95,6 +95,7 @@ def test_what_is_refused_is_closed_and_leaves_the_batcher(shed: Shed) -> None:
     assert shed.queued == 0
     shed.completer.run()
     assert shed.ledger.handed_back == []
+    assert shed.ledger.released == [ChunkRef("b", 0, 0)]
 
 
 def test_a_chunk_in_two_batches_is_claimed_once(shed: Shed) -> None:
@@ -112,7 +113,7 @@ def test_a_chunk_in_two_batches_is_claimed_once(shed: Shed) -> None:
 def test_a_claim_that_nobody_knows_of_is_handed_back_until_the_ledger_takes_it(shed: Shed) -> None:
     chunk = shed.fetched("a")
     shed.take(chunk)
-    shed.ledger.down = 2
+    shed.ledger.down = 3  # the claim, the release and the first try to hand back
     assert shed.holding.claim([chunk]) == []
     assert shed.settled == [chunk]
     shed.completer.run()

@@ -26,7 +26,7 @@ class RecordingStream:
         self.error: Exception | None = None
         self.during: Callable[[], None] = lambda: None
 
-    def publish(self, pool: str, values: Sequence[bytes]) -> None:
+    def publish(self, pool: str, values: Sequence[bytes], lost: object = None) -> None:
         if self.error is not None:
             raise self.error
         self.during()
@@ -181,7 +181,7 @@ def test_a_stream_that_fails_costs_one_line_and_no_room(bench: Bench, caplog: py
 def test_a_pool_that_fails_does_not_keep_another_from_its_chunks(bench: Bench) -> None:
     taken = bench.stream.publish
 
-    def only_gpu(pool: str, values: Sequence[bytes]) -> None:
+    def only_gpu(pool: str, values: Sequence[bytes], lost: object = None) -> None:
         if pool == "default":
             raise Unavailable("broker away")
         taken(pool, values)

@@ -84,7 +84,7 @@ class Conveyor:
         self.records = 0
         self.broken = False
 
-    def publish(self, pool: str, values: list[bytes]) -> None:
+    def publish(self, pool: str, values: list[bytes], lost: object = None) -> None:
         if self.broken:
             raise Unavailable("broker away")
         self.records += len(values)
