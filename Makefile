@@ -19,7 +19,7 @@ venv: $(VENV)/.installed ## only the environment (.venv)
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet -e '.[server,onnxruntime]' --group dev
+	$(BIN)/python -m pip install --quiet -e '.[server,onnxruntime,cluster]' --group dev
 	@touch $@
 
 models: venv ## the generated test and demo models

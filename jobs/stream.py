@@ -4,7 +4,7 @@ Words are Kafka's: a record lies at an offset of a partition; a consumer is assi
 resumes them, and commits per partition the offset of the next record it still needs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,9 +40,9 @@ class Consumer(Protocol):
 
 
 class Stream(Protocol):
-    def publish(self, pool: str, values: Sequence[bytes]) -> None:
-        """Appends records to the topic of a pool; raises Unavailable when they may not have been taken.
-        Thread-safe. Returns when they are as durable as this stream makes them."""
+    def publish(self, pool: str, values: Sequence[bytes], lost: Callable[[], None] = ...) -> None:
+        """Appends records to the topic of a pool, without waiting for a broker; raises Unavailable when it takes none.
+        `lost` is called later, from any thread, if it turns out that they may not have been taken. Thread-safe."""
 
     def consumer(self, pool: str, group: str = "workers") -> Consumer: ...
 

@@ -6,16 +6,15 @@ import errno
 import hashlib
 import hmac
 import os
-import re
 import tempfile
 from datetime import timedelta
 from pathlib import Path
 
+from jobs.blobs.keys import check, is_key
 from jobs.clock import Clock, system_clock, to_micros
 from jobs.errors import BatchyardError, Gone, NotFound, Refused, Unavailable
 from jobs.records import BlobRef
 
-_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*(/[A-Za-z0-9_][A-Za-z0-9_.=-]*)*\Z")
 _MAC_BYTES = 32
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
 """What the system says of a path at which no blob of ours can lie."""
@@ -89,12 +88,10 @@ class DirectoryBlobs:
 
     def keys(self, prefix: str) -> list[str]:
         found = (path.relative_to(self._folder).as_posix() for path in self._folder.rglob("*") if path.is_file())
-        return sorted(key for key in found if key.startswith(prefix) and _KEY.match(key))
+        return sorted(key for key in found if key.startswith(prefix) and is_key(key))
 
     def _path(self, key: str) -> Path:
-        if not _KEY.match(key):
-            raise Refused(f"blob key {key!r} is not one that this store makes")
-        path = self._folder / key
+        path = self._folder / check(key)
         if any(folder.is_symlink() for folder in path.parents[: key.count("/")]):
             raise Refused(f"blob key {key!r} leads through a symbolic link")
         return path

@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jobs.errors import Unavailable
@@ -47,7 +47,7 @@ class MemoryStream:
         self._changed = threading.Condition()
         self._closed = False
 
-    def publish(self, pool: str, values: Sequence[bytes]) -> None:
+    def publish(self, pool: str, values: Sequence[bytes], lost: Callable[[], None] = lambda: None) -> None:
         with self._changed:
             if self._closed:
                 raise Unavailable("the stream is closed")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,10 +11,33 @@ import pytest
 
 from jobs.blob import BlobStore
 from jobs.blobs.directory import DirectoryBlobs
+from jobs.blobs.s3 import S3Blobs, S3Settings, client
 from jobs.errors import Gone, NotFound, Refused, Unavailable
+from tests.services import s3
+from tests.services.running import needed
 
 SECRET = b"k" * 32
-ADAPTERS: dict[str, Callable[[Path], BlobStore]] = {"directory": lambda folder: DirectoryBlobs(folder, SECRET)}
+
+
+def s3_blobs(_: Path) -> BlobStore:
+    """A bucket of its own."""
+    service = needed("s3")
+    settings = S3Settings(
+        bucket=f"b-{uuid.uuid4().hex}",
+        prefix="some/prefix/",
+        endpoint=f"http://{service.host}:{service.port}",
+        access_key=s3.KEY,
+        secret_key=s3.SECRET,
+        part_bytes=5 * 1024 * 1024,
+    )
+    client(settings).create_bucket(Bucket=settings.bucket)
+    return S3Blobs(settings)
+
+
+ADAPTERS: dict[str, Callable[[Path], BlobStore]] = {
+    "directory": lambda folder: DirectoryBlobs(folder, SECRET),
+    "s3": s3_blobs,
+}
 
 
 @pytest.fixture(params=sorted(ADAPTERS))
