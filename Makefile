@@ -9,7 +9,7 @@ DATA ?= .batchyard
 MODELS ?=
 FILES ?=
 
-.PHONY: help venv models up demo test check bench bench-check
+.PHONY: help venv models up demo services test check bench bench-check
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,7 +31,11 @@ up: venv models ## local stack on 127.0.0.1:$(PORT) until Ctrl-C
 demo: venv ## a real model over real files, checked answer by answer
 	$(BIN)/python -m tests.demo $(if $(FILES),--files "$(FILES)")
 
-test: venv models ## every test there is
+services: venv ## Postgres, Redis, Kafka and S3 on free loopback ports until Ctrl-C
+	exec $(BIN)/python -m tests.services --data $(DATA)/services
+
+test: venv models ## every test there is; installs the services that tests start
+	$(BIN)/python -m tests.services.install
 	$(BIN)/python -m pytest
 
 check: venv ## ruff, mypy, import contracts, module length

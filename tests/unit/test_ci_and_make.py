@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-GOALS = ("venv", "models", "up", "demo", "test", "check", "bench", "bench-check", "help")
+GOALS = ("venv", "models", "up", "demo", "services", "test", "check", "bench", "bench-check", "help")
 KNOWN = "SKIPPED [2] tests/gpu/test_x.py:3: needs an accelerator"
 UNKNOWN = "SKIPPED [1] tests/unit/test_y.py:9: could not import 'numpy'"
 
@@ -73,7 +73,8 @@ def test_help_names_every_goal() -> None:
 @pytest.mark.parametrize(
     ("goal", "runs"),
     [
-        ("test", ["-m pytest"]),
+        ("test", ["-m tests.services.install", "-m pytest"]),
+        ("services", ["-m tests.services"]),
         ("check", ["ruff check .", "ruff format --check .", "mypy", "lint-imports", "-m tests.module_length"]),
         ("demo", ["-m tests.demo"]),
         ("up", ["batchyard up --port 8000 --admin-port 8001 --data .batchyard"]),
