@@ -9,6 +9,8 @@ BatchyardError
 │   ├── Gone
 │   └── IdempotencyMismatch
 ├── Unavailable        a dependency or the process itself cannot take work now; retryable
+│   ├── Undone         a transaction that the ledger gave up for the sake of another; it can be made again at once
+│   └── OutcomeUnknown the ledger was lost while it committed: nobody knows whether that was written
 ├── StoreError         the ledger's driver failed in a way that a retry will not mend
 ├── Undecodable        bytes that are no record or frame of ours
 └── ModelError         a model repository entry that cannot be used; names file and line
@@ -49,6 +51,15 @@ class Unavailable(BatchyardError):
     def __init__(self, message: str, retry_after: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class Undone(Unavailable):
+    pass
+
+
+class OutcomeUnknown(Unavailable):
+    """What is tried again must be something that may be written twice: a finish under its fence, a submission with its
+    idempotency key. What was claimed is to be handed back."""
 
 
 class StoreError(BatchyardError):

@@ -1,7 +1,8 @@
 """The writer of the ledger: one thread through which every change goes, in groups that share a commit.
 
 There is no timer. The thread takes what queued up while its last commit ran: a group grows under load and holds one
-entry when nothing else waits. Submissions of a group are one insertion; every other change has a savepoint of its own.
+entry when nothing else waits. Submissions of a group are one insertion; when something in it fails, the group is undone
+and made again, each member in a savepoint of its own.
 """
 
 import logging
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from jobs.crash import CrashPoints
-from jobs.errors import BatchyardError, StoreError, Unavailable
+from jobs.errors import BatchyardError, StoreError, Unavailable, Undone
 from jobs.records import NewJob, Submitted
 from jobs.store import Store, Transaction
 
@@ -26,6 +27,9 @@ Answer = Submitted | BatchyardError
 Sink = Callable[[list[tuple[NewJob, Answer]]], None]
 
 YIELDS = 3
+
+TIMES_MADE = 5
+"""How often a group is made that the store undoes in favour of another."""
 
 IDLE_SECONDS = 0.5
 """How often an idle writer shows that it lives."""
@@ -167,7 +171,7 @@ class Ledger:
     def _commit(self, group: _Group) -> None:
         changes = [change for change in group.changes if change.future.set_running_or_notify_cancel()]
         try:
-            answers, results = self._transact(group, changes)
+            answers, results = self._transact_again(group, changes)
         except Exception as error:
             known = error if isinstance(error, BatchyardError) else StoreError(f"{type(error).__name__}: {error}")
             log.error("ledger: a group of %d was not committed: %s", len(group.submissions) + len(changes), known)
@@ -177,6 +181,16 @@ class Ledger:
             self._tell_committed(group, answers)
         _answer_changes(changes, results)
         _answer_submissions(group.submissions, answers)
+
+    def _transact_again(
+        self, group: _Group, changes: Sequence[_Change]
+    ) -> tuple[list[Answer], list[tuple[Any, Exception | None]]]:
+        for _ in range(TIMES_MADE - 1):
+            try:
+                return self._transact(group, changes)
+            except Undone as error:
+                log.info("ledger: a group of %d is made again: %s", len(group.submissions) + len(changes), error)
+        return self._transact(group, changes)
 
     def _transact(
         self, group: _Group, changes: Sequence[_Change]
@@ -192,6 +206,8 @@ class Ledger:
                 results: list[tuple[Any, Exception | None]] = [(change.make(transaction), None) for change in changes]
                 made = True
             return answers, results
+        except Undone:
+            raise  # the fault of none of its members
         except Exception:
             if made or not begun:
                 raise  # made: by the commit, and nobody knows whether it took effect
@@ -250,6 +266,8 @@ def _make(transaction: Transaction, change: _Change) -> tuple[Any, Exception | N
     try:
         with transaction.savepoint():
             return change.make(transaction), None
+    except Undone:
+        raise
     except Exception as error:
         return None, error
 

@@ -104,6 +104,9 @@ class Transaction(Protocol):
         moves their publish_at on by the lease. ``skip`` names (tenant, model) pairs whose window is full: their
         chunks stay as they are."""
 
+    def release(self, refs: Sequence[ChunkRef]) -> int:
+        """Due at once, for chunks that still wait at this fence: they were fetched and will not be claimed there."""
+
     def republish_all(self) -> int:
         """Makes every queued chunk due now (the stream is new or was wiped)."""
 

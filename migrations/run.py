@@ -5,13 +5,15 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from jobs.errors import StoreError
 
 HERE = Path(__file__).parent
+
+_TURN = 0x6279_6D69  # the advisory lock of migrations, as good as any number that nobody else uses
 
 
 def upgrade(target: str | Engine, revision: str = "head") -> None:
@@ -20,6 +22,7 @@ def upgrade(target: str | Engine, revision: str = "head") -> None:
     engine = create_engine(target, poolclass=NullPool) if isinstance(target, str) else target
     try:
         with engine.connect() as connection:
+            _wait_for_turn(connection)
             command.upgrade(_config(connection), revision)
             connection.commit()
     except (SQLAlchemyError, CommandError) as error:
@@ -28,6 +31,12 @@ def upgrade(target: str | Engine, revision: str = "head") -> None:
     finally:
         if isinstance(target, str):
             engine.dispose()
+
+
+def _wait_for_turn(connection: Connection) -> None:
+    """Processes that start together migrate one after another. SQLite's file has one owner anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_TURN)))
 
 
 def _config(connection: Connection) -> Config:

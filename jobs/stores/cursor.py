@@ -21,6 +21,6 @@ class Cursor:
         """None for a text that no page gave."""
         try:
             micros, job = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().split(" ", 1)
-            return cls(from_micros(int(micros)), job)
+            return None if "\0" in job else cls(from_micros(int(micros)), job)
         except (ValueError, OverflowError, binascii.Error):
             return None

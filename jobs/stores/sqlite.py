@@ -8,27 +8,25 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import delete, insert, update
-from sqlalchemy.dialects.sqlite import insert as insert_or_ignore
+from sqlalchemy.dialects.sqlite import insert
 
 from jobs.clock import Clock, system_clock
 from jobs.errors import IdempotencyMismatch, Unavailable
 from jobs.records import ApiKey, ChunkMessage, ChunkRef, Finish, Job, NewJob, Submitted
 from jobs.states import JobState
 from jobs.store import Backlog, Finished, JobFilter, JobPage, ResultChunk, Stopped, WorkerRow
-from jobs.stores import sqlite_due, sqlite_reads, sqlite_stop, sqlite_submit, sqlite_work
+from jobs.stores import reading, sqlite_due, sqlite_reads, sqlite_stop, sqlite_submit, sqlite_work
+from jobs.stores.portable import PortableChanges
 from jobs.stores.sqlite_connection import ReadConnections, WriteConnection
 from jobs.stores.sqlite_statements import Statements
-from jobs.stores.tables import api_keys, bad_records, tenants, workers
-
-PUBLISH_LEASE = timedelta(seconds=15)
-"""How long the one who commits a chunk has to publish it before the relay does."""
+from jobs.stores.submission import PUBLISH_LEASE
 
 
-class SqliteTransaction:
+class SqliteTransaction(PortableChanges):
     """`jobs.store.Transaction` on one open write transaction."""
 
     def __init__(self, statements: Statements, publish_lease: timedelta) -> None:
+        super().__init__(statements, insert)
         self._db = statements
         self._publish_lease = publish_lease
         self._depth = 0
@@ -51,6 +49,9 @@ class SqliteTransaction:
     def take_due(self, limit: int, lease: timedelta, skip: Collection[tuple[str, str]] = ()) -> list[ChunkMessage]:
         return sqlite_due.take_due(self._db, limit, lease, skip)
 
+    def release(self, refs: Sequence[ChunkRef]) -> int:
+        return sqlite_due.release(self._db, refs)
+
     def republish_all(self) -> int:
         return sqlite_due.republish_all(self._db)
 
@@ -65,47 +66,6 @@ class SqliteTransaction:
 
     def rescue(self, grace: timedelta) -> int:
         return sqlite_stop.rescue(self._db, grace)
-
-    def register_worker(self, worker: WorkerRow) -> None:
-        self._db.core(
-            insert(workers).values(
-                incarnation=worker.incarnation,
-                name=worker.name,
-                pid=worker.pid,
-                started_at=worker.started_at,
-                until=worker.until,
-            )
-        )
-
-    def heartbeat(self, incarnation: str, lease: timedelta) -> bool:
-        extended = update(workers).where(workers.c.incarnation == incarnation).values(until=self._db.at + lease)
-        return self._db.core(extended).rowcount == 1
-
-    def remove_worker(self, incarnation: str) -> None:
-        self._db.core(delete(workers).where(workers.c.incarnation == incarnation))
-
-    def ensure_tenant(self, tenant: str) -> None:
-        row = insert_or_ignore(tenants).values(id=tenant, created_at=self._db.at)
-        self._db.core(row.on_conflict_do_nothing())
-
-    def add_key(self, key: ApiKey, digest: bytes) -> None:
-        self._db.core(
-            insert(api_keys).values(
-                id=key.id,
-                tenant=key.tenant,
-                digest=digest,
-                scopes=sorted(key.scopes),
-                expires_at=key.expires_at,
-                created_at=self._db.at,
-            )
-        )
-
-    def keep_bad_record(self, topic: str, partition: int, offset: int, reason: str, value: bytes) -> None:
-        self._db.core(
-            insert(bad_records).values(
-                topic=topic, partition=partition, offset=offset, reason=reason, bytes=value, at=self._db.at
-            )
-        )
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -170,15 +130,15 @@ class SqliteStore:
 
     def api_key(self, digest: bytes) -> ApiKey | None:
         with self._readers.use() as connection:
-            return sqlite_reads.read_key(connection, digest)
+            return reading.read_key(connection, digest)
 
     def backlog(self) -> list[Backlog]:
         with self._readers.use() as connection:
-            return sqlite_reads.read_backlog(connection)
+            return reading.read_backlog(connection)
 
     def workers(self) -> list[WorkerRow]:
         with self._readers.use() as connection:
-            return sqlite_reads.read_workers(connection)
+            return reading.read_workers(connection)
 
     def close(self) -> None:
         self._readers.close()

@@ -1,11 +1,11 @@
 """What may go to the stream: found lane by lane, a lane being what waits for one (tenant, model)."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 
-from jobs.records import ChunkMessage
+from jobs.records import ChunkMessage, ChunkRef
 from jobs.stores.sqlite_children import read_messages
-from jobs.stores.sqlite_rows import duration_micros
+from jobs.stores.sqlite_rows import micros_of
 from jobs.stores.sqlite_statements import GroupSql, Statements
 
 _NEXT_LANE = """SELECT tenant, model FROM chunks INDEXED BY chunks_due
@@ -22,6 +22,13 @@ _LEASE = GroupSql(
     FROM {rows} WHERE chunks.job = d.job AND chunks.seq = d.seq AND chunks.state = 'queued'""",
 )
 
+_RELEASE = GroupSql(
+    "job seq fence now",
+    """UPDATE chunks SET publish_at = d.now
+    FROM {rows} WHERE chunks.job = d.job AND chunks.seq = d.seq AND chunks.fence = d.fence
+        AND chunks.state = 'queued' AND chunks.publish_at > d.now""",
+)
+
 _REPUBLISH = """UPDATE chunks SET publish_at = max(?, coalesce(not_before, 0)) WHERE state = 'queued'"""
 
 
@@ -31,9 +38,13 @@ def take_due(db: Statements, limit: int, lease: timedelta, skip: Collection[tupl
         if lane not in skip:
             due.extend(db.rows(_DUE, (*lane, db.now, db.now, limit)))
     taken = [(job, seq) for _, job, seq in sorted(due)[:limit]]
-    until = db.now + (duration_micros(lease) or 0)
+    until = db.now + micros_of(lease)
     db.change(_LEASE, [(job, seq, until) for job, seq in taken])
     return read_messages(db, taken)
+
+
+def release(db: Statements, refs: Sequence[ChunkRef]) -> int:
+    return db.change(_RELEASE, [(ref.job, ref.seq, ref.fence, db.now) for ref in refs])
 
 
 def republish_all(db: Statements) -> int:

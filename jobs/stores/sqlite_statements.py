@@ -16,12 +16,11 @@ from sqlalchemy import Connection, CursorResult, Executable
 
 from jobs.clock import to_micros
 from jobs.errors import StoreError
+from jobs.stores.rows import Row
 from jobs.stores.sqlite_connection import DRIVER_ERRORS, driver_connection, wrapped
 
 _LARGEST = 256
 _SIZES = tuple(1 << power for power in range(_LARGEST.bit_length()))
-
-Row = tuple[Any, ...]
 
 
 class GroupSql:

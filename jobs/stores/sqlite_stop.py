@@ -7,11 +7,10 @@ from typing import Any
 from jobs.records import ChunkRef, Job
 from jobs.states import ErrorCode, JobState, Outcome
 from jobs.store import Stopped
-from jobs.stores.sqlite_counts import Delta, count, read_jobs
-from jobs.stores.sqlite_rows import duration_micros
+from jobs.stores.counting import OUTCOME_OF_STOP, Delta
+from jobs.stores.sqlite_counts import count, read_jobs
+from jobs.stores.sqlite_rows import micros_of
 from jobs.stores.sqlite_statements import GroupSql, Statements, expect
-
-OUTCOME_OF_STOP = {JobState.CANCELLED: Outcome.CANCELLED, JobState.EXPIRED: Outcome.EXPIRED}
 
 _END = GroupSql(
     "job seq outcomes reason",
@@ -114,12 +113,12 @@ def expire_due(db: Statements, limit: int) -> tuple[Job, ...]:
 
 
 def force_stopped(db: Statements, grace: timedelta) -> tuple[Job, ...]:
-    overdue = db.rows(_OVERDUE_STOPS, (db.now - (duration_micros(grace) or 0),))
+    overdue = db.rows(_OVERDUE_STOPS, (db.now - micros_of(grace),))
     return end_stopped(db, [job for (job,) in overdue], running=True)
 
 
 def rescue(db: Statements, grace: timedelta) -> int:
-    live_since = db.now - (duration_micros(grace) or 0)
+    live_since = db.now - micros_of(grace)
     lapsed = {(job, seq): size for job, seq, size in db.rows(_LAPSED_CHUNKS, (live_since,))}
     rescued = requeue(db, lapsed, lapsed=True)
     db.run("DELETE FROM workers WHERE until < ?", (live_since,))

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from jobs.clock import to_micros
-from jobs.errors import StoreError
 from jobs.records import ChunkRef, Finish
-from jobs.states import Outcome
 from jobs.store import Finished
+from jobs.stores.finishing import ATTEMPT_COLUMNS, attempt_rows, deltas_of, taken
 from jobs.stores.sqlite_children import insert_children
-from jobs.stores.sqlite_counts import Delta, count
-from jobs.stores.sqlite_statements import GroupSql, Row, Statements, expect, insert_sql
+from jobs.stores.sqlite_counts import count
+from jobs.stores.sqlite_statements import GroupSql, Statements, expect, insert_sql
 from jobs.stores.sqlite_stop import requeue
 
 _STANDING = """FROM {rows} CROSS JOIN chunks c ON c.job = d.job AND c.seq = d.seq AND c.fence = d.fence"""
@@ -65,7 +64,7 @@ _FINISH = GroupSql(
 
 _INSERT_RESULTS = insert_sql("results", "job seq data")
 
-_INSERT_ATTEMPTS = insert_sql("attempts", "job item number worker version code message permanent stage traceback at")
+_INSERT_ATTEMPTS = insert_sql("attempts", ATTEMPT_COLUMNS)
 
 
 def claim(db: Statements, refs: Sequence[ChunkRef], incarnation: str) -> list[int | None]:
@@ -99,35 +98,21 @@ def hand_back(db: Statements, refs: Sequence[ChunkRef]) -> int:
 
 def finish(db: Statements, finishes: Sequence[Finish], incarnation: str, publish_lease: timedelta) -> Finished:
     held = _held(db, [entry.ref for entry in finishes])
-    accepted: dict[tuple[str, int], int] = {}
-    for at, (size, worker) in held.items():
-        if worker == incarnation:
-            _check(finishes[at], size)
-            accepted.setdefault((finishes[at].ref.job, finishes[at].ref.seq), at)
-    taken = set(accepted.values())
-    entries = [finishes[at] for at in sorted(taken)]
-    flags = tuple(at in taken for at in range(len(finishes)))
+    accepted = taken(finishes, held, incarnation)
+    entries = [finishes[at] for at in sorted(accepted)]
+    flags = tuple(at in accepted for at in range(len(finishes)))
     if not entries:
         return Finished(flags, (), ())
 
-    rows: list[Row] = []
-    results: list[Row] = []
-    deltas: dict[str, Delta] = {}
-    for entry in entries:
-        ref = entry.ref
-        rows.append((ref.job, ref.seq, ref.fence, incarnation, entry.outcomes))
-        if entry.results:
-            results.append((ref.job, ref.seq, entry.results))
-        delta = deltas.get(ref.job)
-        if delta is None:
-            delta = deltas[ref.job] = Delta()
-        delta.add_all(entry.outcomes)
-        delta.engine_us += round(entry.engine_seconds * 1_000_000)
-        delta.output_bytes += entry.output_bytes
+    deltas = deltas_of(entries)
+    rows = [(e.ref.job, e.ref.seq, e.ref.fence, incarnation, e.outcomes) for e in entries]
     expect(db.change(_FINISH, rows), len(rows), "finish")
+    results = [(e.ref.job, e.ref.seq, e.results) for e in entries if e.results]
     if results:
         db.change(_INSERT_RESULTS, results)
-    _insert_attempts(db, entries)
+    attempts = attempt_rows(entries, to_micros)
+    if attempts:
+        db.change(_INSERT_ATTEMPTS, attempts)
     children = insert_children(db, entries, deltas, publish_lease) if any(e.children for e in entries) else ()
     return Finished(flags, count(db, deltas), children)
 
@@ -136,40 +121,3 @@ def _held(db: Statements, refs: Sequence[ChunkRef]) -> dict[int, tuple[int, str]
     """(count, worker) of the chunks that run under the fence named, by position in `refs`."""
     asked = [(ref.job, ref.seq, ref.fence, at) for at, ref in enumerate(refs)]
     return {at: (size, worker) for at, size, worker in db.select(_RUNNING, asked)}
-
-
-def _check(entry: Finish, size: int) -> None:
-    """A finish that does not account for every item is a bug of its sender: nothing of it is written."""
-    outcomes, ref = entry.outcomes, entry.ref
-    moved = sum(child.count for child in entry.children)
-    if len(outcomes) != size or any(outcome not in _DECIDED for outcome in outcomes):
-        raise StoreError(f"finish of {ref.job}/{ref.seq}: {len(outcomes)} outcomes for {size} items, or one undecided")
-    if outcomes.count(Outcome.MOVED) != moved:
-        raise StoreError(f"finish of {ref.job}/{ref.seq}: {moved} items in children, others marked moved")
-
-
-_DECIDED = frozenset(outcome.value for outcome in Outcome if outcome is not Outcome.PENDING)
-
-
-def _insert_attempts(db: Statements, entries: Sequence[Finish]) -> None:
-    rows: list[Row] = []
-    for entry in entries:
-        for attempt in entry.attempts:
-            error = attempt.error
-            rows.append(
-                (
-                    entry.ref.job,
-                    attempt.item,
-                    attempt.number,
-                    attempt.worker,
-                    attempt.version,
-                    str(error.code),
-                    error.message,
-                    int(error.permanent),
-                    error.stage,
-                    attempt.traceback,
-                    to_micros(attempt.at),
-                )
-            )
-    if rows:
-        db.change(_INSERT_ATTEMPTS, rows)

@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,21 +22,12 @@ from jobs.states import JobState, Outcome, Priority
 from jobs.store import Finished, Stopped, Store, WorkerRow
 from jobs.stores.sqlite import SqliteStore
 from migrations.run import upgrade
+from tests.contracts.clock import START as START
+from tests.contracts.clock import ManualClock as ManualClock
+from tests.contracts.postgres_kit import PostgresAdapter
 
-START = datetime(2026, 11, 30, 17, 0, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
-
-
-@dataclass
-class ManualClock:
-    now: datetime = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def advance(self, by: timedelta | float) -> None:
-        self.now += by if isinstance(by, timedelta) else timedelta(seconds=by)
 
 
 class Adapter(Protocol):
@@ -72,7 +63,7 @@ class SqliteAdapter:
             connection.close()
 
 
-ADAPTERS: dict[str, Callable[[Path], Adapter]] = {"sqlite": SqliteAdapter}
+ADAPTERS: dict[str, Callable[[Path], Adapter]] = {"sqlite": SqliteAdapter, "postgres": lambda _: PostgresAdapter()}
 
 
 def payload(items: Ranges, ids: tuple[str, ...] | None = None) -> bytes:

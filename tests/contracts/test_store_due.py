@@ -65,3 +65,14 @@ def test_everything_can_be_published_again(kit: Kit) -> None:
 
 def test_nothing_is_due_in_an_empty_store(kit: Kit) -> None:
     assert kit.due() == []
+
+
+def test_what_was_fetched_and_is_released_is_due_at_once(kit: Kit) -> None:
+    job, claimed, moved = kit.submitted(1), kit.submitted(1), kit.submitted(1)
+    kit.claimed(claimed)
+    assert kit.due() == []
+    with kit.store.begin() as tx:
+        assert tx.release([ChunkRef(job.id, 0, 0), ChunkRef(claimed.id, 0, 0), ChunkRef(moved.id, 0, 7)]) == 1
+    assert refs_of(kit.due()) == [ChunkRef(job.id, 0, 0)]
+    with kit.store.begin() as tx:
+        assert tx.release([]) == 0

@@ -85,7 +85,7 @@ def test_what_was_committed_is_there_after_a_restart(kit: Kit) -> None:
         "UPDATE jobs SET stop_as = 'cancelled'",
         "UPDATE chunks SET state = 'running'",  # by nobody
         "UPDATE chunks SET state = 'done'",  # without outcomes
-        "UPDATE chunks SET outcomes = x'0101'",
+        "UPDATE chunks SET outcomes = 'aa'",
         "UPDATE chunks SET fence = -1",
         "UPDATE payloads SET data = NULL",
     ],
