@@ -46,6 +46,7 @@ class ResultChunk(msgspec.Struct, frozen=True, gc=False):
     results: bytes | None  # result frames
     reason: str | None  # error code for items that a stop or a queue timeout ended without a result line
     ids: tuple[str, ...] | None  # given only where `results` has no line for some item
+    attempts: int = 0  # charged tries of its items before it
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ _JOB_OF_KEY = f"SELECT {JOB_COLUMNS} FROM jobs j WHERE j.tenant = %s AND j.idemp
 _JOBS = f"SELECT {JOB_COLUMNS} FROM jobs j WHERE j.id = ANY(%s::text[])"
 
 # Results by a subquery: as a join, the planner would read them all when it takes a job for larger than it is.
-_CHUNK_RESULTS = """SELECT c.job, c.seq, c.items, c.count, c.outcomes, c.reason,
+_CHUNK_RESULTS = """SELECT c.job, c.seq, c.items, c.count, c.outcomes, c.reason, c.attempts,
         (SELECT r.data FROM results r WHERE r.job = c.job AND r.seq = c.seq)
     FROM chunks c WHERE {which} ORDER BY c.job, c.first_item, c.seq"""
 _RESULTS = _CHUNK_RESULTS.replace("{which}", "c.job = %s AND c.first_item < %s AND c.end_item > %s")
@@ -83,8 +83,8 @@ def results_of(connection: Connection, wanted: Sequence[str]) -> dict[str, list[
 def _result_chunks(connection: Connection, sql: str, parameters: tuple[Any, ...]) -> Read:
     rows = connection.exec_driver_sql(sql, parameters).fetchall()
     read = [
-        (job, ResultChunk(seq, ranges_of(items), outcomes or bytes(count), results, reason, None))
-        for job, seq, items, count, outcomes, reason, results in rows
+        (job, ResultChunk(seq, ranges_of(items), outcomes or bytes(count), results, reason, None, attempts))
+        for job, seq, items, count, outcomes, reason, attempts, results in rows
     ]
     unlined = without_lines(read)
     if not unlined:

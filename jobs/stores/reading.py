@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, func, literal, select, tuple_
 
 from jobs import frames
@@ -64,9 +65,7 @@ def without_lines(read: Read) -> list[Place]:
 
 
 def with_ids(read: Read, ids: Mapping[Place, ItemIds]) -> Read:
-    return [
-        (job, ResultChunk(c.seq, c.items, c.outcomes, c.results, c.reason, ids.get((job, c.seq)))) for job, c in read
-    ]
+    return [(job, replace(chunk, ids=ids.get((job, chunk.seq)))) for job, chunk in read]
 
 
 def item_ids(rows: Iterable[tuple[str, int, bytes | None, str | None]]) -> dict[Place, ItemIds]:

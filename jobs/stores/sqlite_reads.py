@@ -20,9 +20,9 @@ _JOB_OF_KEY = f"SELECT {JOB_JSON} FROM jobs j WHERE j.tenant = ? AND j.idempoten
 _JOBS = f"SELECT json_group_array({JOB_JSON}) FROM json_each(?) d CROSS JOIN jobs j ON j.id = d.value"
 
 _CHUNK_RESULTS = """SELECT
-        json_group_array(json_array(job, seq, items, count, hex(outcomes), reason, length(data))),
+        json_group_array(json_array(job, seq, items, count, hex(outcomes), reason, attempts, length(data))),
         CAST(group_concat(data, '') AS BLOB)
-    FROM (SELECT c.job, c.seq, c.items, c.count, c.outcomes, c.reason, r.data
+    FROM (SELECT c.job, c.seq, c.items, c.count, c.outcomes, c.reason, c.attempts, r.data
         FROM chunks c LEFT JOIN results r ON r.job = c.job AND r.seq = c.seq
         WHERE {which} ORDER BY c.job, c.first_item, c.seq)"""
 """One row whatever is asked for (see sqlite_statements): the chunks as JSON, their results as one run of bytes."""
@@ -77,11 +77,11 @@ def _result_chunks(connection: Connection, sql: str, parameters: tuple[Any, ...]
     listed, data = driver.execute(sql, parameters).fetchone()
     read: Read = []
     end = 0
-    for job, seq, items, count, hex_outcomes, reason, size in msgspec.json.decode(listed):
+    for job, seq, items, count, hex_outcomes, reason, attempts, size in msgspec.json.decode(listed):
         results = None
         if size is not None:
             results, end = data[end : end + size], end + size
         outcomes = bytes.fromhex(hex_outcomes) or bytes(count)
-        read.append((job, ResultChunk(seq, ranges_of(items), outcomes, results, reason, None)))
+        read.append((job, ResultChunk(seq, ranges_of(items), outcomes, results, reason, None, attempts)))
     unlined = without_lines(read)
     return with_ids(read, item_ids(driver.execute(_IDS, (json_text(unlined),)))) if unlined else read

@@ -89,7 +89,7 @@ def _collect(version: str, chunk: ResultChunk, sign: Sign, found: dict[int, Call
         if outcome in (Outcome.PENDING, Outcome.MOVED) or index in found:
             continue
         name = str(index) if unlined is None else unlined[position]
-        line = _without_frame(index, name, Outcome(outcome), chunk.reason, suffix)
+        line = _without_frame(index, name, Outcome(outcome), chunk, suffix)
         found[index] = lambda line=line: line  # type: ignore[misc]
 
 
@@ -173,23 +173,24 @@ def _link(blob: ResultBlob, sign: Sign) -> dict[str, object]:
     return {"url": url, "expires_at": until, "sha256": blob.sha256, "bytes": blob.bytes}
 
 
-def _without_frame(index: int, name: str, outcome: Outcome, reason: str | None, suffix: bytes) -> Line:
+def _without_frame(index: int, name: str, outcome: Outcome, chunk: ResultChunk, suffix: bytes) -> Line:
     """An item that no worker wrote of: a stop or a clock ended it, or its input could not even be read."""
     if outcome is Outcome.SUCCEEDED:
         raise Undecodable(f"item {index} succeeded and its result is not there")
     error = None
     if outcome in (Outcome.EXPIRED, Outcome.FAILED):
         expired = outcome is Outcome.EXPIRED
-        code = reason or ("deadline_exceeded" if expired else "source_unreadable")
+        code = chunk.reason or ("deadline_exceeded" if expired else "source_unreadable")
         message = _REASONS.get(code, code.replace("_", " "))
         stage = "queue" if expired else "decode"
         error = orjson.dumps({"code": code, "message": message, "permanent": True, "stage": stage})
     state = _STATES[outcome]
-    text = b'{"index":%d,"id":%b,"state":"%b","output":null,"error":%b,"attempts":0,%b' % (
+    text = b'{"index":%d,"id":%b,"state":"%b","output":null,"error":%b,"attempts":%d,%b' % (
         index,
         orjson.dumps(name),
         state.encode(),
         error or b"null",
+        chunk.attempts,
         suffix,
     )
     return Line(index, state, text, None, error)

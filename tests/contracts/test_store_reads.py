@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 from jobs.errors import Refused
-from jobs.records import ApiKey
-from jobs.states import JobState
+from jobs.records import ApiKey, NewChunk
+from jobs.states import JobState, Outcome
 from jobs.store import Backlog, JobFilter, ResultChunk
 from tests.contracts import store_kit
-from tests.contracts.store_kit import SECOND, START, Kit, done, lines, new_job
+from tests.contracts.store_kit import SECOND, START, Kit, done, lines, new_job, payload
 
 kit = store_kit.kit
 
@@ -114,6 +114,15 @@ class TestResults:
             ResultChunk(0, ((0, 2),), b"\x01\x01", lines(((0, 2),)), None, None),
             ResultChunk(1, ((2, 5),), b"\x00\x00\x00", None, None, None),
         ]
+
+    def test_a_child_knows_the_tries_before_it(self, kit: Kit) -> None:
+        job = kit.submitted(1)
+        (ref,) = kit.claimed(job)
+        again = NewChunk(0, ((0, 1),), payload(((0, 1),)), attempts=2)
+        kit.finish(done(ref, outcome=Outcome.MOVED, children=(again,)))
+        assert [chunk.attempts for chunk in kit.store.results(job.id, 0, 5)] == [0, 2]
+        kit.stop(job)
+        assert [chunk.attempts for chunk in kit.store.results_of([job.id])[job.id]] == [0, 2]
 
     def test_of_several_jobs(self, kit: Kit) -> None:
         jobs = [kit.submitted(1) for _ in range(5)]

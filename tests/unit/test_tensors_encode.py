@@ -117,7 +117,8 @@ def test_bytes_round_trip() -> None:
 
 class TestLines:
     def chunk(self, seq: int, items: Any, outcomes: list[Outcome], results: bytes | None, **more: Any) -> ResultChunk:
-        return ResultChunk(seq, items, bytes(outcomes), results, more.get("reason"), more.get("ids"))
+        reason, ids = more.get("reason"), more.get("ids")
+        return ResultChunk(seq, items, bytes(outcomes), results, reason, ids, more.get("attempts", 0))
 
     def read(self, *chunks: ResultChunk, **options: Any) -> list[Line]:
         return list(lines("2", chunks, sign, **options))
@@ -154,10 +155,10 @@ class TestLines:
         ]
 
     def test_items_that_a_stop_ended(self) -> None:
-        cancelled = self.chunk(0, ((0, 1),), [Outcome.CANCELLED], None, ids=("x",))
+        cancelled = self.chunk(0, ((0, 1),), [Outcome.CANCELLED], None, ids=("x",), attempts=1)
         expired = self.chunk(1, ((1, 2),), [Outcome.EXPIRED], None, ids=("y",), reason="queue_timeout")
         first, second = (strict(line.text) for line in self.read(cancelled, expired))
-        assert (first["id"], first["state"], first["error"], first["attempts"]) == ("x", "cancelled", None, 0)
+        assert (first["id"], first["state"], first["error"], first["attempts"]) == ("x", "cancelled", None, 1)
         assert (second["state"], second["error"]["code"], second["error"]["stage"]) == (
             "expired",
             "queue_timeout",
