@@ -100,6 +100,7 @@ def _read_toml(path: Path) -> _Found:
         values = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
+    values.pop("server", None)  # settings of the service, which has them checked
     unknown = sorted(set(values) - {"url", "api_key"})
     if unknown:
         raise ConfigurationError(f"{path}: unknown key {unknown[0]!r}; known: url, api_key")

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from jobs import settings_reader
+from jobs.connections import KafkaSettings, S3Settings
 from jobs.crash import CrashPoints
+
+FILE = "batchyard.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,25 @@ class Settings:
     total_timeout: timedelta | None = None
     drain: timedelta = timedelta(seconds=30)
     limits: Limits = field(default_factory=Limits)
+    postgres_url: str | None = None  # the services of a deployment over many machines; the local stack uses none
+    redis_url: str | None = None
+    kafka: KafkaSettings | None = None
+    s3: S3Settings | None = None
     crash: CrashPoints = field(default_factory=CrashPoints)
 
+    def __post_init__(self) -> None:
+        if self.kafka is not None and self.kafka.delivery_seconds >= self.publish_lease.total_seconds():
+            raise settings_reader.SettingsError(
+                "kafka.delivery_seconds must be less than publish_lease: else the relay publishes again what is still"
+                " on its way"
+            )
+
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None, **given: object) -> "Settings":
-        """`given` (from the command line) wins over the environment. ValueError names the variable."""
+    def from_environment(
+        cls, environ: Mapping[str, str] | None = None, file: Path | None = None, **given: object
+    ) -> "Settings":
+        """`given` (from the command line) wins over the environment, and that over the file. SettingsError names
+        everything that is wrong."""
         env = os.environ if environ is None else environ
-        crash = CrashPoints.parse(env.get("BATCHYARD_CRASH"))
-        return cls(crash=crash, **given)  # type: ignore[arg-type]
+        values = settings_reader.read(cls, env, file, given, frozenset({"crash"}))
+        return cls(crash=CrashPoints.parse(env.get("BATCHYARD_CRASH")), **values)

@@ -27,6 +27,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def up(
+    context: typer.Context,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 = a free one.")] = 8000,
     admin_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the admin API; 0 = a free one.")] = 8001,
     data: Data = Path(".batchyard"),
@@ -42,11 +43,11 @@ def up(
         # here: a thread for each core in each of them would only be in the others' way.
         os.environ.setdefault(variable, "1")
     stack = server_module("batchyard.local.stack")
+    given = {"port": port, "admin_port": admin_port, "data": data, "models": models}
     options = stack.Options(
-        port=port,
-        admin_port=admin_port,
-        data=data,
-        models=repository(models),
+        # What was left at its default does not win over the file and the environment.
+        given={name: value for name, value in given.items() if _named(context, name)},
+        default_models=repository(None),
         log_level=log_level,
         as_json=as_json,
     )
@@ -70,6 +71,11 @@ def doctor(
         for finding in findings:
             screen.verdict(finding.good, finding.name, finding.detail, finding.to_do)
     raise typer.Exit(0 if all(finding.good for finding in findings) else 1)
+
+
+def _named(context: typer.Context, option: str) -> bool:
+    source = context.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
 
 
 def repository(models: Path | None) -> Path | None:

@@ -8,9 +8,11 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvloop
 
@@ -23,7 +25,7 @@ from batchyard.local.bootstrap import Parts
 from batchyard.local.data import Keys, Lock, prepare, write_env
 from jobs.errors import BatchyardError as CoreError
 from jobs.models.catalog import Catalog, VersionState
-from jobs.settings import Settings
+from jobs.settings import FILE, Settings
 
 log = logging.getLogger("batchyard.stack")
 
@@ -36,10 +38,8 @@ LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    port: int
-    admin_port: int
-    data: Path
-    models: Path | None
+    given: Mapping[str, Any]  # settings named on the command line
+    default_models: Path | None  # the repository where none is named anywhere
     log_level: str = "warning"
     as_json: bool = False
 
@@ -47,16 +47,27 @@ class Options:
 def up(options: Options) -> int:
     """Runs until SIGINT or SIGTERM; gives the exit code. BatchyardError where it cannot start."""
     logs.configure(options.log_level)
-    folder = prepare(options.data)
+    settings = _settings(options)
+    folder = prepare(settings.data)
     with Lock(folder):
-        settings = Settings.from_environment(
-            port=options.port, admin_port=options.admin_port, data=folder, models=options.models
-        )
+        repository = _repository(settings.models or options.default_models, folder)
         try:
-            Stack(settings, _repository(options.models, folder), options.as_json).run()
+            Stack(replace(settings, data=folder), repository, options.as_json).run()
         except CoreError as error:
             raise BatchyardError(str(error)) from error
     return 0
+
+
+def _settings(options: Options) -> Settings:
+    file = Path(FILE) if Path(FILE).is_file() else None
+    try:
+        settings = Settings.from_environment(file=file, **options.given)
+    except ValueError as error:
+        raise BatchyardError(f"the settings cannot be used:\n{error}") from error
+    for name in ("postgres_url", "redis_url", "kafka", "s3"):
+        if getattr(settings, name) is not None:
+            _say(f"{name} is set; the local stack uses no services and leaves it alone")
+    return settings
 
 
 def _repository(models: Path | None, folder: Path) -> Path:

@@ -8,15 +8,14 @@ import hashlib
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from jobs.blobs.keys import check
+from jobs.connections import S3Settings
 from jobs.errors import BatchyardError, NotFound, StoreError, Unavailable
 from jobs.records import BlobRef
 
-MIB = 1024 * 1024
 ATTEMPTS = 4  # of one request, the first included, with growing pauses
 CONNECT_SECONDS = 5
 READ_SECONDS = 30
@@ -24,19 +23,6 @@ CONNECTIONS = 16
 
 _ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
 _PASSING = frozenset({"SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "Throttling", "503", "500"})
-
-
-@dataclass(frozen=True, slots=True)
-class S3Settings:
-    """Where the bucket is. Keys that are left out are found as boto3 finds them (environment, files, roles)."""
-
-    bucket: str
-    prefix: str = ""  # of every key in the bucket, with its slash
-    endpoint: str | None = None  # None: the vendor's own
-    region: str = "us-east-1"
-    access_key: str | None = None
-    secret_key: str | None = None
-    part_bytes: int = 8 * MIB  # an upload above this goes in parts of this size
 
 
 def client(settings: S3Settings) -> Any:

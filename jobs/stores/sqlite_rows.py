@@ -7,7 +7,6 @@ from typing import Any
 from jobs.clock import from_micros
 from jobs.records import ChunkMessage, Job
 from jobs.stores import rows
-from jobs.stores.rows import new_job_of as new_job_of
 
 JOB_JSON = """json_array(j.id, j.tenant, j.kind, j.model, j.version, j.priority, j.state,
     j.total, j.succeeded, j.failed, j.cancelled, j.expired,

@@ -8,26 +8,13 @@ import importlib.util
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from jobs.connections import KafkaSettings
 from jobs.errors import StoreError, Unavailable
 from jobs.stream import Consumer
 
 log = logging.getLogger("batchyard.stream")
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaSettings:
-    servers: tuple[str, ...]
-    prefix: str = "by."  # of the topics' names: another for each deployment that shares a cluster
-    partitions: int = 12  # of a pool's topic when it is made here
-    replicas: int = 1
-    client_id: str = "batchyard"
-    member: str | None = None  # static membership: a name that stays the same over restarts of one worker
-    session_seconds: float = 10.0
-    delivery_seconds: float = 10.0  # until a record that is not acknowledged is given up; below the publishing lease
-    queued_records: int = 2_000  # that wait for the sender
 
 
 def require_driver() -> None:

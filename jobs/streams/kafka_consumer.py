@@ -11,7 +11,7 @@ from jobs.errors import Unavailable
 from jobs.stream import Record
 
 if TYPE_CHECKING:
-    from jobs.streams.kafka import KafkaSettings
+    from jobs.connections import KafkaSettings
 
 log = logging.getLogger("batchyard.stream")
 

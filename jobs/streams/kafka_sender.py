@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.errors import BatchyardError, Unavailable
 
 if TYPE_CHECKING:
-    from jobs.streams.kafka import KafkaSettings
+    from jobs.connections import KafkaSettings
 
 log = logging.getLogger("batchyard.stream")
 

@@ -11,7 +11,8 @@ import pytest
 
 from jobs.blob import BlobStore
 from jobs.blobs.directory import DirectoryBlobs
-from jobs.blobs.s3 import S3Blobs, S3Settings, client
+from jobs.blobs.s3 import S3Blobs, client
+from jobs.connections import S3Settings
 from jobs.errors import Gone, NotFound, Refused, Unavailable
 from tests.services import s3
 from tests.services.running import needed

@@ -8,7 +8,8 @@ import httpx
 import pytest
 from botocore.exceptions import ConnectionClosedError
 
-from jobs.blobs.s3 import S3Blobs, S3Settings, client
+from jobs.blobs.s3 import S3Blobs, client
+from jobs.connections import S3Settings
 from jobs.errors import NotFound, StoreError, Unavailable
 from tests.contracts.test_blob import s3_blobs
 

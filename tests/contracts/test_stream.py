@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from jobs.connections import KafkaSettings
 from jobs.stream import Consumer, Record, Stream
-from jobs.streams.kafka import KafkaSettings, KafkaStream
+from jobs.streams.kafka import KafkaStream
 from jobs.streams.memory import MemoryStream
 from tests.services.running import needed
 

@@ -7,8 +7,9 @@ import uuid
 
 import pytest
 
+from jobs.connections import KafkaSettings
 from jobs.errors import StoreError, Unavailable
-from jobs.streams.kafka import KafkaSettings, KafkaStream, require_driver
+from jobs.streams.kafka import KafkaStream, require_driver
 from tests.contracts.test_stream import nothing, read, values
 from tests.services.running import needed
 from tests.services.service import free_port

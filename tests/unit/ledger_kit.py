@@ -13,7 +13,7 @@ from jobs.crash import CrashPoints
 from jobs.errors import BatchyardError, IdempotencyMismatch, StoreError
 from jobs.ledger import Answer, Ledger
 from jobs.records import Job, NewJob, Submitted
-from jobs.stores.sqlite_rows import new_job_of
+from jobs.stores.rows import new_job_of
 from tests.contracts.store_kit import START, Kit, make_kit, new_job
 
 SECONDS = 20  # that anything may take before a test gives up
