@@ -5,6 +5,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -36,15 +37,30 @@ def stream(request: pytest.FixtureRequest) -> Iterator[Stream]:
 
 
 def joined(*consumers: Consumer) -> None:
-    """Polls until these members have all partitions among them. To be called while there is nothing to read."""
+    """Polls until these members have all partitions among them. To be called while there is nothing to read.
+
+    Each has a thread that does nothing else, as in a worker: a member that is not polling just when the group has dealt
+    out its partitions may have to join again.
+    """
+    done = threading.Event()
+
+    def keep_polling(consumer: Consumer) -> None:
+        while not done.is_set():
+            assert not consumer.poll(0.5, 1)
+
     until = time.monotonic() + JOIN_SECONDS
-    while True:
-        mine = [consumer.assignment() for consumer in consumers]
-        if all(mine) and sum(map(len, mine)) == len(frozenset().union(*mine)) == PARTITIONS:
-            return
-        assert time.monotonic() < until, mine
-        for consumer in consumers:
-            assert not consumer.poll(0.05, 1)
+    with ThreadPoolExecutor(len(consumers)) as pool:
+        polling = [pool.submit(keep_polling, consumer) for consumer in consumers]
+        mine: list[frozenset[int]] = []
+        while time.monotonic() < until:
+            mine = [consumer.assignment() for consumer in consumers]
+            if all(mine) and sum(map(len, mine)) == len(frozenset().union(*mine)) == PARTITIONS:
+                break
+            done.wait(0.02)
+        done.set()
+        for future in polling:
+            future.result()
+    assert sum(map(len, mine)) == len(frozenset().union(*mine)) == PARTITIONS, mine
 
 
 def read(consumer: Consumer, count: int) -> list[Record]:
