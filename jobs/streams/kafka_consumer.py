@@ -25,8 +25,7 @@ LONGEST_POLL_MS = 300_000  # between two polls, before the group goes on without
 
 class KafkaConsumer:
     """Its partitions come with the first polls, and go and come as members do (cooperative sticky: the others keep
-    theirs meanwhile). Poll without pauses: the driver begins a join anew that ended while nobody polled, and two members
-    that are often away can so keep each other joining for a minute."""
+    theirs meanwhile). Poll without pauses: the driver begins a join anew that ended while nobody polled."""
 
     def __init__(self, settings: "KafkaSettings", topic: str, group: str) -> None:
         from kafka import KafkaConsumer as Driver
