@@ -13,6 +13,7 @@ import msgspec
 
 from jobs.caches.redis import connect
 from jobs.notifier import Ping
+from jobs.notifiers.process import ProcessNotifier
 
 log = logging.getLogger("batchyard.notifier")
 
@@ -31,13 +32,6 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Message)
 
 
-class _Subscription:
-    """Compared by identity: two subscriptions of one function are two."""
-
-    def __init__(self, told: Callable[[Ping], None]) -> None:
-        self.told = told
-
-
 class RedisNotifier:
     """`start` before anybody subscribes. Pings of this process come back over Redis like all others."""
 
@@ -45,8 +39,7 @@ class RedisNotifier:
         self._sender = connect(url, SEND_SECONDS)
         self._receiver = connect(url, 2 * LISTEN_SECONDS)
         self._channel = channel
-        self._subscribers: tuple[_Subscription, ...] = ()
-        self._lock = threading.Lock()
+        self._here = ProcessNotifier()
         self._stopping = threading.Event()
         self._listening = threading.Event()  # the channel is subscribed to
         self._thread = threading.Thread(target=self._listen, name="notifier", daemon=True)
@@ -78,15 +71,7 @@ class RedisNotifier:
                 self._lost = 0
 
     def subscribe(self, told: Callable[[Ping], None]) -> Callable[[], None]:
-        subscription = _Subscription(told)
-        with self._lock:
-            self._subscribers = (*self._subscribers, subscription)
-
-        def end() -> None:
-            with self._lock:
-                self._subscribers = tuple(other for other in self._subscribers if other is not subscription)
-
-        return end
+        return self._here.subscribe(told)
 
     # -- the thread
 
@@ -119,12 +104,4 @@ class RedisNotifier:
             except msgspec.MsgspecError as error:
                 log.warning("a ping that nobody here can read: %s", error)
                 return
-            self._tell(Ping(read.jobs, stopped=read.stopped))
-
-    def _tell(self, ping: Ping) -> None:
-        for subscription in self._subscribers:
-            try:
-                subscription.told(ping)
-            except Exception:
-                # One subscriber's fault must not cost the others their ping.
-                log.exception("a subscriber failed")
+            self._here.ping(Ping(read.jobs, stopped=read.stopped))
